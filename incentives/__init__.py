@@ -1,0 +1,1 @@
+"""Verified work to on-chain weights: pure functions over records."""

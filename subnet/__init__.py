@@ -1,0 +1,1 @@
+"""Liquid: one model trained by machines that nobody owns together."""

@@ -1,0 +1,1 @@
+"""The subnet's chain behind one seam, live or in memory."""

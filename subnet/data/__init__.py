@@ -1,0 +1,1 @@
+"""Microbatch id to tokens, the same for everybody."""

@@ -1,0 +1,1 @@
+"""The model and how it is cut into stages; knows no network."""

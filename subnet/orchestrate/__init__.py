@@ -1,0 +1,1 @@
+"""The shell around the swarm's decisions: HTTP in, tick, ledger out."""

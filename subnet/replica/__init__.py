@@ -1,0 +1,1 @@
+"""A miner's parts put together: custody, life cycle, merging."""

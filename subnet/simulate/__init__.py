@@ -1,0 +1,1 @@
+"""The same decisions under virtual time, with many peers and faults."""

@@ -1,0 +1,1 @@
+"""Decides: rounds, routing, roster, onboarding as pure functions of records, time and seed."""

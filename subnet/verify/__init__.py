@@ -1,0 +1,1 @@
+"""Doubts: receipts, challenges, replay, tolerances."""
