@@ -9,6 +9,7 @@ Invariants: ``decode(T, record.encoded()) == record``; a change of a field is a 
 from __future__ import annotations
 
 import json
+import re
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
@@ -19,6 +20,9 @@ from subnet.hashing import canonical_json, digest_of
 from subnet.types import Digest, Hotkey, MicrobatchId, Outcome, PeerState, Phase, Role, RoundId, StageId
 
 PROTOCOL = 1  # version of every message and record; peers of another version are refused
+
+HEAD_PREFIX = f"liquid/{PROTOCOL}:"
+HEAD_FORM = re.compile(re.escape(HEAD_PREFIX) + r"([0-9]{1,12}):([0-9a-f]{64})")
 
 R = TypeVar("R", bound="Record")
 
@@ -302,6 +306,16 @@ class EpochHead(Record):
     block: int
     seq: int
     head: Digest
+
+    def on_chain(self) -> str:
+        """The text that the owner commits on chain (at most 128 bytes)."""
+        return f"{HEAD_PREFIX}{self.seq}:{self.head}"
+
+
+def parse_head(text: str) -> tuple[int, Digest] | None:
+    """Sequence number and hash from a commitment on chain; None if it is no ledger head of ours."""
+    match = HEAD_FORM.fullmatch(text)
+    return (int(match[1]), Digest(match[2])) if match else None
 
 
 class RunStopped(Record):

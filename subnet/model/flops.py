@@ -1,0 +1,90 @@
+"""How much work and memory a stage is, from the RunConfig alone.
+
+Counted as in the PaLM paper, appendix B (algorithms.md section 9): 2 FLOPs per multiply-add, backward twice the forward,
+attention not halved for causality, no recomputation, the embedding's lookup is free and the head's product is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from subnet.config import ModelConfig, RunConfig
+from subnet.types import StageId
+
+TRAINING_FACTOR = 3  # forward, and a backward of twice the forward
+STATE_BYTES = 4 * 4  # parameter, gradient and two moments in fp32
+
+
+def block_parameters(model: ModelConfig) -> int:
+    """Parameters of one block without its gains."""
+    head_width = model.width // model.num_heads
+    attention = model.width * head_width * (2 * model.num_heads + 2 * model.num_kv_heads)
+    return attention + 3 * model.width * model.ffn_width
+
+
+def _forward_flops(model: ModelConfig, num_blocks: int, has_head: bool) -> float:
+    attention = 4.0 * model.seq_len * model.width
+    head = 2.0 * model.width * model.vocab_size if has_head else 0.0
+    return num_blocks * (2.0 * block_parameters(model) + attention) + head
+
+
+def balanced_cut(run: RunConfig) -> tuple[int, ...]:
+    """Blocks per stage with the smallest largest stage; of equals, the one whose earlier stages are larger."""
+    model, num_stages = run.model, run.stages.num_stages
+    best: tuple[float, tuple[int, ...]] | None = None
+    for sizes in _compositions(model.num_blocks, num_stages):
+        costs = [_forward_flops(model, size, index == num_stages - 1) for index, size in enumerate(sizes)]
+        spread = sum(cost * cost for cost in costs)
+        key = (max(costs) + spread * 1e-18, tuple(-size for size in sizes))
+        if best is None or key < best:
+            best = key
+    assert best is not None
+    return tuple(-size for size in best[1])
+
+
+def _compositions(total: int, parts: int) -> Sequence[tuple[int, ...]]:
+    """All ways to cut ``total`` blocks into ``parts`` stages whose sizes differ by at most two."""
+    if parts == 1:
+        return [(total,)]
+    mean = total / parts
+    low, high = max(1, int(mean) - 1), int(mean) + 2
+    return [
+        (size, *rest)
+        for size in range(low, min(high, total - parts + 1) + 1)
+        for rest in _compositions(total - size, parts - 1)
+    ]
+
+
+def stage_blocks(run: RunConfig, stage: StageId) -> int:
+    """Number of blocks of a stage."""
+    return (run.stages.blocks or balanced_cut(run))[stage]
+
+
+def stage_flops_per_token(run: RunConfig, stage: StageId) -> float:
+    """FLOPs of forward and backward per predicted token."""
+    is_last = stage == run.stages.num_stages - 1
+    return TRAINING_FACTOR * _forward_flops(run.model, stage_blocks(run, stage), is_last)
+
+
+def model_flops_per_token(run: RunConfig) -> float:
+    """FLOPs of forward and backward of the whole model per predicted token."""
+    return sum(stage_flops_per_token(run, StageId(stage)) for stage in range(run.stages.num_stages))
+
+
+def stage_parameters(run: RunConfig, stage: StageId) -> int:
+    """Number of parameters of a stage."""
+    model, blocks = run.model, stage_blocks(run, stage)
+    table = model.vocab_size * model.width
+    is_last = stage == run.stages.num_stages - 1
+    edges = table * (int(stage == 0) + int(is_last)) + (model.width if is_last else 0)
+    return blocks * (block_parameters(model) + 2 * model.width) + edges
+
+
+def stage_memory_bytes(run: RunConfig, stage: StageId, pending: int) -> int:
+    """Estimate: parameters with optimiser, plus the kept graphs of ``pending`` microbatches.
+
+    A block keeps about 16 + 4 * ffn_width / width fp32 values per channel and token (measured shapes of its graph).
+    """
+    model = run.model
+    per_token = stage_blocks(run, stage) * (16 * model.width + 4 * model.ffn_width) * 4
+    return stage_parameters(run, stage) * STATE_BYTES + pending * run.microbatch_tokens * per_token

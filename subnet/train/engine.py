@@ -1,0 +1,259 @@
+"""The engine of one stage: forward, backward, inner step. No network, no files, one thread.
+
+A backward uses the parameters of its forward. Parameters live in one flat tensor; a step clones it, re-points the
+module's parameters into the clone and updates there, while graphs of older forwards hold aliases of the old storage.
+Not here: the journal (``subnet.train.recorder``), what to do next (``subnet.replica``).
+Invariants: equal operations in equal order give equal bits on one machine; the accumulated gradient is the token-weighted
+sum over microbatches of the gradient of each one's mean loss; a step divides it by all their tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from subnet.config import RunConfig
+from subnet.errors import Diverged
+from subnet.model.boundary import make_boundary
+from subnet.model.stages import StageModule, parameter_layout, token_loss
+from subnet.train.optim import InnerOptimizer, Moments, learning_rate_at
+from subnet.train.state import PendingHead, PendingInput, StageState
+from subnet.types import MicrobatchId, StageId
+
+Vector = npt.NDArray[np.float32]
+Leaves = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """When to step in a round. All in predicted tokens.
+
+    run_tokens: of the whole run before the round. step_tokens: of this replica per inner step. run_step_tokens: of the
+    whole run per inner step.
+    """
+
+    run_tokens: float
+    step_tokens: float
+    run_step_tokens: float
+
+
+@dataclass(frozen=True)
+class ForwardResult:
+    """``outputs`` in wire form (None at the last stage), ``loss`` in nats per token (last stage only)."""
+
+    outputs: dict[str, Tensor] | None
+    loss: float | None
+    version: int
+
+
+@dataclass(frozen=True)
+class BackwardResult:
+    """``grads`` in wire form (None at the first stage); ``staleness``: steps taken since the forward."""
+
+    grads: dict[str, Tensor] | None
+    version: int
+    staleness: int
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One inner step."""
+
+    version: int
+    num_tokens: int
+    learning_rate: float
+    grad_norm: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Pending:
+    """A forward whose graph is kept: ``result`` is the output hidden state, or the loss at the last stage."""
+
+    result: Tensor
+    hidden_BTD: Tensor | None
+    leaves: Leaves
+    outputs: dict[str, Tensor] | None
+    version: int
+    tokens: Tensor
+    inputs: Mapping[str, Tensor] | None
+
+
+class StageEngine:
+    """One stage of the model with its inner optimiser."""
+
+    def __init__(self, run: RunConfig, stage: StageId) -> None:
+        self.run, self.stage = run, stage
+        self.boundary = make_boundary(run)
+        self.module = StageModule(run, stage)
+        self.layout = parameter_layout(self.module)
+        self.num_parameters = sum(slot.size for slot in self.layout)
+        self._parameters = dict(self.module.named_parameters())
+        self._optimizer = InnerOptimizer(
+            run.inner, list(self._parameters.values()), [slot.decays for slot in self.layout]
+        )
+        self._plan = StepPlan(0.0, math.inf, 0.0)
+        self._flat = torch.cat([item.detach().flatten() for item in self._parameters.values()])
+        self._grad = torch.zeros_like(self._flat)
+        self._grad_views = self._views(self._grad)
+        self._pending: dict[MicrobatchId, _Pending] = {}
+        self.version = 0
+        self._round_tokens = 0
+        self._step_tokens = 0
+        self._point(self._flat)
+
+    # -------------------------------------------------------------------------------------------------------- parameters
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        return [flat[slot.offset : slot.offset + slot.size].view(slot.shape) for slot in self.layout]
+
+    def _point(self, flat: Tensor) -> None:
+        """Make ``flat`` the module's storage. Graphs that alias the storage before stay as they are."""
+        self._flat = flat
+        for parameter, view in zip(self._parameters.values(), self._views(flat), strict=True):
+            parameter.data = view
+        self._leaves = self._aliases(flat)
+
+    def _aliases(self, flat: Tensor) -> Leaves:
+        views = self._views(flat)
+        return {slot.name: view.detach().requires_grad_() for slot, view in zip(self.layout, views, strict=True)}
+
+    def params(self) -> Vector:
+        """A copy of the flat parameters."""
+        return self._flat.numpy().copy()
+
+    def initial_state(self) -> StageState:
+        """The seed's parameters and a fresh optimiser, as every peer computes them."""
+        fresh = torch.cat([item.detach().flatten() for item in StageModule(self.run, self.stage).parameters()])
+        return StageState(fresh.numpy(), Moments.zeros(self.num_parameters), self.run.outer.num_shards)
+
+    # -------------------------------------------------------------------------------------------------- start and restore
+
+    def begin(self, state: StageState, plan: StepPlan) -> None:
+        """Take over ``state``: at a round's start, or in its middle with microbatches in flight."""
+        self._plan = plan
+        self._pending.clear()
+        self._grad.zero_()
+        self._optimizer.load(state.moments)
+        self._point(torch.from_numpy(np.array(state.params, dtype=np.float32)))
+        self.version, self._round_tokens, self._step_tokens = state.version, 0, 0
+        stash = {number: self._aliases(torch.from_numpy(flat.copy())) for number, flat in (state.stash or {}).items()}
+        for item in state.pending:
+            leaves = self._leaves if item.head.version == self.version else stash[item.head.version]
+            self._forward(item.head.microbatch, item.tokens, item.inputs, leaves, item.head.version)
+
+    def resume_tokens(self, applied: int) -> None:
+        """After ``begin`` in a round's middle: predicted tokens that were applied in the round before the state."""
+        self._round_tokens = applied
+
+    # --------------------------------------------------------------------------------------------------------- operations
+
+    @property
+    def pending(self) -> tuple[MicrobatchId, ...]:
+        """Microbatches whose forward is done and whose backward is not, in the order of their forwards."""
+        return tuple(self._pending)
+
+    def tokens_of(self, microbatch: MicrobatchId) -> Tensor:
+        """Token ids [B,T+1] of a pending microbatch, as they came."""
+        return self._pending[microbatch].tokens
+
+    def outputs_of(self, microbatch: MicrobatchId) -> dict[str, Tensor] | None:
+        """What a pending microbatch's forward gave."""
+        return self._pending[microbatch].outputs
+
+    def forward(
+        self, microbatch: MicrobatchId, tokens_BT: Tensor, inputs: Mapping[str, Tensor] | None
+    ) -> ForwardResult:
+        """Compute one microbatch (tokens [B,T+1]) and keep its graph; raises ``Diverged`` when the loss isn't finite."""
+        return self._forward(microbatch, tokens_BT, inputs, self._leaves, self.version)
+
+    def _forward(
+        self,
+        microbatch: MicrobatchId,
+        tokens_BT: Tensor,
+        inputs: Mapping[str, Tensor] | None,
+        leaves: Leaves,
+        version: int,
+    ) -> ForwardResult:
+        token_ids = tokens_BT.to(torch.int64)
+        hidden = None if inputs is None else self.boundary.unpack(inputs).detach().requires_grad_()
+        result: Tensor = functional_call(self.module, leaves, (token_ids[:, :-1] if hidden is None else hidden,))
+        outputs, loss = None, None
+        if self.module.is_last:
+            result = token_loss(result, token_ids[:, 1:])
+            loss = result.item()
+            if not math.isfinite(loss):
+                raise Diverged(f"The loss of microbatch {microbatch} is not finite.")
+        else:
+            outputs = self.boundary.pack(result)
+        self._pending[microbatch] = _Pending(result, hidden, leaves, outputs, version, tokens_BT, inputs)
+        return ForwardResult(outputs, loss, version)
+
+    def backward(self, microbatch: MicrobatchId, grads: Mapping[str, Tensor] | None) -> BackwardResult:
+        """Take the gradient of a pending microbatch (None at the last stage) and accumulate the parameters'."""
+        pending = self._pending.pop(microbatch)
+        wanted = [*pending.leaves.values()]
+        if pending.hidden_BTD is not None:
+            wanted.append(pending.hidden_BTD)
+        upstream = None if grads is None else self.boundary.unpack(grads)
+        found = torch.autograd.grad(pending.result, wanted, upstream)
+        num_tokens = pending.tokens[:, 1:].numel()
+        torch._foreach_add_(self._grad_views, list(found[: len(pending.leaves)]), alpha=num_tokens)
+        self._round_tokens += num_tokens
+        self._step_tokens += num_tokens
+        sent = self.boundary.pack(found[-1]) if pending.hidden_BTD is not None else None
+        return BackwardResult(sent, pending.version, self.version - pending.version)
+
+    def should_step(self) -> bool:
+        """Whether the next multiple of this replica's tokens per step is reached."""
+        return self._step_tokens > 0 and self._round_tokens >= (self.version + 1) * self._plan.step_tokens - 0.5
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether anything was accumulated since the last step."""
+        return self._step_tokens > 0
+
+    def step(self) -> StepResult:
+        """One inner step on what was accumulated; raises ``Diverged`` when the gradient isn't finite."""
+        assert self._step_tokens > 0
+        self._grad.div_(self._step_tokens)
+        grad_norm = float(torch.linalg.vector_norm(self._grad))
+        if not math.isfinite(grad_norm):
+            raise Diverged("The gradient is not finite.")
+        clip = self.run.inner.clip_norm
+        if clip and grad_norm > clip:
+            self._grad.mul_(clip / grad_norm)
+        seen = self._plan.run_tokens + (self.version + 1) * self._plan.run_step_tokens
+        rate = learning_rate_at(self.run.inner, seen)
+        self._point(self._flat.clone())
+        for parameter, view in zip(self._parameters.values(), self._grad_views, strict=True):
+            parameter.grad = view
+        self._optimizer.step(rate)
+        for parameter in self._parameters.values():
+            parameter.grad = None
+        self._grad.zero_()
+        num_tokens, self._step_tokens = self._step_tokens, 0
+        self.version += 1
+        return StepResult(self.version, num_tokens, rate, grad_norm)
+
+    def forget_pending(self) -> None:
+        """Drop all kept graphs."""
+        self._pending.clear()
+
+    def snapshot(self, heads: Mapping[MicrobatchId, PendingHead]) -> StageState:
+        """The state right after a step. ``heads``: who sent each pending microbatch, and at which attempt."""
+        assert self._step_tokens == 0
+        pending = tuple(PendingInput(heads[number], item.tokens, item.inputs) for number, item in self._pending.items())
+        stash: dict[int, Vector] = {}
+        for item in self._pending.values():
+            if item.version != self.version and item.version not in stash:
+                stash[item.version] = torch.cat([leaf.detach().flatten() for leaf in item.leaves.values()]).numpy()
+        return StageState(
+            self.params(), self._optimizer.moments(), self.run.outer.num_shards, self.version, pending, stash or None
+        )
