@@ -40,7 +40,7 @@ class Record(BaseModel):
         """Canonical JSON."""
         return canonical_json(self.plain())
 
-    def digest(self) -> Digest:
+    def record_digest(self) -> Digest:
         """Digest of the canonical JSON."""
         return digest_of(self.plain())
 

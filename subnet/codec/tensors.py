@@ -63,9 +63,7 @@ def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = Non
     return save(plain, dict(metadata) if metadata else None)
 
 
-def unpack(
-    body: bytes, specs: Mapping[str, TensorSpec], *, max_bytes: int
-) -> tuple[dict[str, Tensor], dict[str, str]]:
+def unpack(body: bytes, specs: Mapping[str, TensorSpec], *, max_bytes: int) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and metadata of a stranger's body; raises ``TooLarge``, ``Malformed`` and ``NotFinite``."""
     if len(body) > max_bytes:
         raise TooLarge(f"A body of {len(body)} bytes is over the cap of {max_bytes}.")

@@ -22,7 +22,9 @@ from subnet.types import Digest
 
 Bytes = npt.NDArray[np.uint8]
 
-SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "ensurepip", "__pycache__"})
+SKIPPED = frozenset(
+    {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "ensurepip", "__pycache__"}
+)
 SUFFIXES = (".py", ".txt", ".md", ".rst")
 PIECE_BYTES = 64 * 1024  # a single file is split into pieces of this size instead of into files
 LEAST_BYTES = 16 * 1024  # each half must hold some windows of any preset's length

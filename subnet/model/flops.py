@@ -88,3 +88,9 @@ def stage_memory_bytes(run: RunConfig, stage: StageId, pending: int) -> int:
     model = run.model
     per_token = stage_blocks(run, stage) * (16 * model.width + 4 * model.ffn_width) * 4
     return stage_parameters(run, stage) * STATE_BYTES + pending * run.microbatch_tokens * per_token
+
+
+def largest_shard_bytes(run: RunConfig) -> int:
+    """Bytes of the largest shard of any stage in fp32."""
+    largest = max(stage_parameters(run, StageId(stage)) for stage in range(run.stages.num_stages))
+    return 4 * -(-largest // run.outer.num_shards)

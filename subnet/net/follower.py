@@ -15,7 +15,8 @@ from subnet.errors import LedgerCorrupt, Refused, Unavailable
 from subnet.log import Event, event
 from subnet.net.base import PeerAddress, Peers
 from subnet.records import LedgerEntry, parse_lines
-from subnet.swarm.ledger import RunView, fold, verify_link
+from subnet.swarm.ledger import fold
+from subnet.swarm.view import RunView
 
 POLL_S = 10.0  # how long the orchestrator may hold a poll open
 SLACK_S = 5.0  # what a poll may take beyond that
@@ -49,11 +50,9 @@ class LedgerFollower:
             self._orchestrator, "GET", "/v1/ledger", query=query, timeout_s=wait_s + SLACK_S
         )
         new = parse_lines(body)
-        for entry in new:
-            verify_link(self.entries[-1] if self.entries else None, entry)
-            self.entries.append(entry)
         if new:
-            self.view = fold(new, self.view)
+            self.view = fold(new, self.view)  # checks every link
+            self.entries.extend(new)
             self._changed.set()
             self._changed = asyncio.Event()
         return len(new)
@@ -67,6 +66,10 @@ class LedgerFollower:
         except TimeoutError:
             return False
         return True
+
+    async def changed_since(self, seq: int) -> None:
+        """Wait until the ledger goes beyond entry ``seq``."""
+        await self.until(lambda view: view.seq != seq)
 
     def prefix(self, seq: int, head: str) -> list[LedgerEntry]:
         """The entries ``[0, seq]``; raises ``LedgerCorrupt`` when the last one's hash is not ``head``."""

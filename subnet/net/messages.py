@@ -63,7 +63,8 @@ class NeighbourStatus(Record):
 
 
 class Heartbeat(Record):
-    """A replica's state, told to the orchestrator. ``wire_*`` count since the round began, both ways."""
+    """A replica's state, told to the orchestrator. ``applied`` and ``wire_*`` (sent, both
+    ways) count since the program started; ``wire_bytes`` / ``wire_tokens`` is bytes per token and boundary."""
 
     round: RoundId
     phase: Phase

@@ -37,7 +37,16 @@ from subnet.records import (
     Verdict,
     body_of,
 )
-from subnet.swarm.view import RETAINED_DURATIONS, RETAINED_ROUNDS, PeerView, RoundView, RunView, VerdictView
+from subnet.swarm.view import (
+    AGREED,
+    RETAINED_DURATIONS,
+    RETAINED_ROUNDS,
+    SINGLE,
+    PeerView,
+    RoundView,
+    RunView,
+    VerdictView,
+)
 from subnet.types import Digest, Hotkey, MicrobatchId, PeerState, Phase, Role, RoundId
 
 GENESIS_PREV: Digest = sha256(b"liquid ledger")
@@ -167,6 +176,8 @@ def _apply(view: RunView, entry: LedgerEntry, body: Record) -> None:
             view.epoch_heads.append(body)
         case RunStopped():
             view.stopped = body
+        case _:
+            raise LedgerCorrupt(f"Entry {entry.seq} of the ledger has no meaning here.")
 
 
 def _current(view: RunView, entry: LedgerEntry, round_id: RoundId) -> RoundView:
@@ -250,8 +261,8 @@ def _round_closed(view: RunView, entry: LedgerEntry, body: RoundClosed) -> None:
     if body.committed:
         view.params_roots = body.params_roots
         for key, final in current.finals.items():
-            view.params_digests[key] = final.params_digest
-            view.momentum_digests[key] = final.momentum_digest
+            if final.basis in (AGREED, SINGLE):
+                view.last_finals[key] = final
     view.closed.append(body)
     view.released = body.released
     view.rounds[body.round] = current

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from subnet.config import RunConfig
-from subnet.hashing import draw
+from subnet.hashing import EMPTY_ROOT, draw
 from subnet.records import RosterEntry
 from subnet.swarm.view import RunView
 from subnet.types import Digest, Hotkey, PeerState, Phase, Role, RoundId, StageId
@@ -65,9 +65,10 @@ def assign_stage(view: RunView, run: RunConfig) -> StageId:
 def agreed_root(view: RunView, stage: StageId) -> Digest | None:
     """The parameters' root that replicas of ``stage`` must hold now.
 
-    Before the first round it is the one that most replicas declared (ties: the one declared first); None without any.
+    Where the ledger does not fix it (before the first merge of every shard) it is the one that most replicas declared,
+    of equals the one declared first; None without any.
     """
-    if view.params_roots:
+    if view.params_roots and view.params_roots[stage] != EMPTY_ROOT:
         return view.params_roots[stage]
     votes: Counter[Digest] = Counter()
     for ready in view.ready.values():  # in the order of the ledger, and a Counter keeps it
@@ -95,9 +96,7 @@ def make_roster(view: RunView, live: Collection[Hotkey]) -> tuple[RosterEntry, .
             assert peer.stage is not None
             registration = peer.registration
             entries.append(
-                RosterEntry(
-                    hotkey=hotkey, url=registration.url, stage=peer.stage, capacity=registration.tokens_per_s
-                )
+                RosterEntry(hotkey=hotkey, url=registration.url, stage=peer.stage, capacity=registration.tokens_per_s)
             )
     return tuple(sorted(entries, key=lambda entry: (entry.stage, entry.hotkey)))
 
@@ -112,7 +111,9 @@ def awaited(view: RunView, live: Collection[Hotkey]) -> frozenset[Hotkey]:
     """Live miners that FORMING still waits for: those of the last roster; before the first round, all of them."""
     last = view.rounds.get(view.last_round)
     before = {entry.hotkey for entry in last.document.roster} if last is not None else set(view.peers)
-    return frozenset(hotkey for hotkey in live if hotkey in before and is_miner(view, hotkey) and not is_ready(view, hotkey))
+    return frozenset(
+        hotkey for hotkey in live if hotkey in before and is_miner(view, hotkey) and not is_ready(view, hotkey)
+    )
 
 
 def forming_deadline_s(view: RunView, run: RunConfig, roster: Sequence[RosterEntry]) -> float | None:

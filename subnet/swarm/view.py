@@ -31,6 +31,9 @@ from subnet.records import (
 )
 from subnet.types import Digest, Hotkey, MicrobatchId, PeerState, Phase, RoundId, StageId
 
+# Ways in which a shard became final that brought new parameters; in all others the old shard stays.
+AGREED, SINGLE, KEPT, DISPUTED = "agreed", "single", "kept", "disputed"
+
 # Closed rounds kept in full: twice the pay window of the presets, so that every score can be recomputed from a view.
 RETAINED_ROUNDS = 32
 # Durations kept per phase; enough for a stable median, few enough to follow a change of fleet.
@@ -115,8 +118,7 @@ class RunView:
     released: tuple[MicrobatchId, ...] = ()
     next_microbatch: MicrobatchId = MicrobatchId(0)
     params_roots: tuple[Digest, ...] = ()  # agreed per stage; empty before the first round document
-    params_digests: dict[ShardKey, Digest] = field(default_factory=dict)  # of committed rounds only
-    momentum_digests: dict[ShardKey, Digest] = field(default_factory=dict)
+    last_finals: dict[ShardKey, ShardFinal] = field(default_factory=dict)  # the last that brought new parameters
     verdicts: list[VerdictView] = field(default_factory=list)
     epoch_heads: list[EpochHead] = field(default_factory=list)
     phase_durations_s: dict[Phase, list[float]] = field(default_factory=dict)
@@ -159,6 +161,10 @@ class RunView:
     def last_round(self) -> RoundId:
         """The round closed last; ``NO_ROUND`` before the first."""
         return self.closed[-1].round if self.closed else NO_ROUND
+
+    def finals_of(self, stage: StageId) -> dict[int, ShardFinal]:
+        """The last final event of each shard of ``stage`` that brought new parameters, by shard."""
+        return {shard: final for (owner, shard), final in self.last_finals.items() if owner == stage}
 
     def round_view(self, round_id: RoundId) -> RoundView | None:
         """The current or a retained closed round."""

@@ -108,7 +108,7 @@ class StageEngine:
         self._step_tokens = 0
         self._point(self._flat)
 
-    # -------------------------------------------------------------------------------------------------------- parameters
+    # --- parameters
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         return [flat[slot.offset : slot.offset + slot.size].view(slot.shape) for slot in self.layout]
@@ -133,7 +133,7 @@ class StageEngine:
         fresh = torch.cat([item.detach().flatten() for item in StageModule(self.run, self.stage).parameters()])
         return StageState(fresh.numpy(), Moments.zeros(self.num_parameters), self.run.outer.num_shards)
 
-    # -------------------------------------------------------------------------------------------------- start and restore
+    # --- start and restore
 
     def begin(self, state: StageState, plan: StepPlan) -> None:
         """Take over ``state``: at a round's start, or in its middle with microbatches in flight."""
@@ -152,7 +152,7 @@ class StageEngine:
         """After ``begin`` in a round's middle: predicted tokens that were applied in the round before the state."""
         self._round_tokens = applied
 
-    # --------------------------------------------------------------------------------------------------------- operations
+    # --- operations
 
     @property
     def pending(self) -> tuple[MicrobatchId, ...]:

@@ -50,16 +50,14 @@ class FinishedRound:
     journal_root: Digest
     num_entries: int
 
-    def commitment(
-        self, document: RoundDocument, stage: StageId, unacknowledged: Iterable[MicrobatchId]
-    ) -> Commitment:
+    def commitment(self, document: RoundDocument, stage: StageId, unacknowledged: Iterable[MicrobatchId]) -> Commitment:
         """The record that the replica publishes."""
         slices = merge.shard_slices(len(self.pseudo_grad), self.start.num_shards)
         shards = [self.pseudo_grad[place] for place in slices]
         return Commitment(
             round=document.round,
             stage=stage,
-            document=document.digest(),
+            document=document.record_digest(),
             journal_root=self.journal_root,
             num_entries=self.num_entries,
             segments=self.segments,
@@ -98,7 +96,9 @@ class PendingSend:
 class RecordedStage:
     """One replica's engine in one round."""
 
-    def __init__(self, engine: StageEngine, folder: Path, journal: Journal, document: Digest, start: StageState) -> None:
+    def __init__(
+        self, engine: StageEngine, folder: Path, journal: Journal, document: Digest, start: StageState
+    ) -> None:
         self.engine = engine
         self._folder = folder
         self._journal = journal
@@ -107,9 +107,7 @@ class RecordedStage:
         self._progress = _Progress()
 
     @classmethod
-    def begin(
-        cls, engine: StageEngine, folder: Path, state: StageState, document: Digest, plan: StepPlan
-    ) -> Self:
+    def begin(cls, engine: StageEngine, folder: Path, state: StageState, document: Digest, plan: StepPlan) -> Self:
         """Start a round from ``state``."""
         engine.begin(state, plan)
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +161,7 @@ class RecordedStage:
             segment += 1
         return state
 
-    # -------------------------------------------------------------------------------------------------------- operations
+    # --- operations
 
     @property
     def applied(self) -> tuple[MicrobatchId, ...]:
@@ -173,7 +171,9 @@ class RecordedStage:
     def pending(self) -> list[PendingSend]:
         """Microbatches in flight, oldest first."""
         engine, heads = self.engine, self._progress.heads
-        return [PendingSend(heads[number], engine.tokens_of(number), engine.outputs_of(number)) for number in engine.pending]
+        return [
+            PendingSend(heads[number], engine.tokens_of(number), engine.outputs_of(number)) for number in engine.pending
+        ]
 
     def forward(
         self,

@@ -22,8 +22,10 @@ from subnet.orchestrate.ledger_store import MemoryLedgerStore
 from subnet.orchestrate.service import Orchestrator, OrchestratorParts
 from subnet.records import PeerRegistered
 from subnet.replica.lifecycle import Replica
+from subnet.replica.serving import request_caps
 from subnet.replica.site import Site
 from subnet.types import Role
+
 
 class InlineExecutor(Executor):
     """Runs work at once, so that tensor work takes no virtual time."""
@@ -73,7 +75,7 @@ class Net:
         parts = OrchestratorParts(self.owner, self.store, self.blobs, self.clock)
         self.orchestrator = Orchestrator(self.run, parts, stop_after_rounds=stop_after_rounds)
         await self.orchestrator.start()
-        self.network.attach(self.owner.hotkey, self.orchestrator.handle)
+        self.network.attach(self.owner.hotkey, self.orchestrator.handle, signer=self.owner)
         self.orchestrator_task = asyncio.create_task(self.orchestrator.run_forever())
 
     async def stop_orchestrator(self) -> None:
@@ -92,7 +94,7 @@ class Net:
             assert miner is not None
             return await miner.replica.handle(request)
 
-        peers = self.network.attach(signer.hotkey, handle)
+        peers = self.network.attach(signer.hotkey, handle, signer=signer, caps=request_caps(self.run))
         site = Site(
             run=self.run,
             hotkey=signer.hotkey,

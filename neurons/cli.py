@@ -1,0 +1,90 @@
+"""``liquid PROGRAM ARGS``: the one command of the package.
+
+Not here: the programs. Each is imported only when it is asked for, so that one starts without loading the others.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from subnet.errors import LiquidError
+
+Main = Callable[[list[str]], int]
+
+
+def _miner() -> Main:
+    from neurons.miner import main
+
+    return main
+
+
+def _validator() -> Main:
+    from neurons.validator import main
+
+    return main
+
+
+def _orchestrator() -> Main:
+    from neurons.orchestrator import main
+
+    return main
+
+
+def _cheat() -> Main:
+    from neurons.miner import main as miner
+    from subnet.simulate.cheats import replica_class
+
+    def main(argv: list[str]) -> int:
+        if not argv:
+            raise SystemExit("usage: liquid cheat KIND MINER-ARGS")
+        return miner(argv[1:], replica_class(argv[0]))
+
+    return main
+
+
+def _devchain() -> Main:
+    from subnet.localnet.devchain.cli import main
+
+    return main
+
+
+def _localnet() -> Main:
+    from subnet.localnet.network import main
+
+    return main
+
+
+PROGRAMS: dict[str, tuple[Callable[[], Main], str]] = {
+    "miner": (_miner, "train the stage that the orchestrator assigns"),
+    "validator": (_validator, "replay random pieces of miners' journals and set weights on chain"),
+    "orchestrator": (_orchestrator, "schedule a run (for the subnet's owner)"),
+    "localnet": (_localnet, "all of it on this machine"),
+    "devchain": (_devchain, "a development chain"),
+    "cheat": (_cheat, "a dishonest miner, for experiments on a localnet"),
+}
+
+
+def usage() -> str:
+    """What ``liquid`` alone prints."""
+    lines = [f"  {name:13} {text}" for name, (_, text) in PROGRAMS.items()]
+    return "usage: liquid PROGRAM ARGS    (liquid PROGRAM --help for its flags)\n\n" + "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one program; 2 for a wrong call, 1 for a failure that has a name."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] not in PROGRAMS:
+        wrong = bool(arguments) and arguments[0] not in ("-h", "--help")
+        print(usage(), file=sys.stderr if wrong else sys.stdout)
+        return 2 if wrong or not arguments else 0
+    load, _ = PROGRAMS[arguments[0]]
+    try:
+        return load()(arguments[1:])
+    except LiquidError as error:
+        print(f"liquid {arguments[0]}: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,143 @@
+"""The miner: trains the stage that the orchestrator assigns. Wiring only; the work is ``subnet.replica``."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from neurons.base import (
+    Neuron,
+    announce,
+    fetch_run,
+    find_orchestrator,
+    neuron,
+    published_url,
+    require_registered,
+    run_program,
+)
+from neurons.settings import NeuronConfig, parse
+from subnet.config import RunConfig
+from subnet.data.batches import tokens
+from subnet.data.corpus import Corpus, load_corpus
+from subnet.errors import ConfigError, OutOfTurn
+from subnet.net.base import PeerAddress, Request, Response
+from subnet.net.follower import LedgerFollower
+from subnet.net.server import serve
+from subnet.records import PeerRegistered
+from subnet.replica.lifecycle import Replica
+from subnet.replica.site import Site
+from subnet.replica.wire import request_caps
+from subnet.types import Digest, MicrobatchId, Role
+
+PROBE_MICROBATCHES = 2  # timed after one that warms up; enough to rank devices, short enough to start at once
+
+
+def open_corpus(run: RunConfig) -> Corpus:
+    """The run's corpus on this machine; ``ConfigError`` if it is not the one that the run agreed on."""
+    corpus = load_corpus(run.data.source, run.data.held_out_share)
+    if corpus.digest != run.data.corpus_hash:
+        raise ConfigError(
+            f"The corpus {run.data.source!r} on this machine has the hash {corpus.digest[:12]}, "
+            f"the run agreed on {run.data.corpus_hash[:12]}.",
+            remedy="Use the same Python version as the run's owner, or the same files.",
+        )
+    return corpus
+
+
+def measure_tokens_per_s(run: RunConfig, corpus: Corpus) -> float:
+    """Tokens of the whole model, forward and backward, per second of this thread's processor time.
+
+    Processor time, so that the figure is the machine's own and not that of whatever else runs on it now.
+    """
+    import torch
+
+    from subnet.model.stages import full_model
+
+    model, took_s = full_model(run), 0.0
+    for number in range(PROBE_MICROBATCHES + 1):
+        batch = torch.from_numpy(tokens(run, corpus, MicrobatchId(number)))
+        began_s = time.thread_time()
+        model.loss(batch).backward()
+        took_s += (time.thread_time() - began_s) if number else 0.0
+    return PROBE_MICROBATCHES * run.microbatch_tokens / took_s
+
+
+def total_memory_bytes() -> int:
+    """Memory of this machine."""
+    import os
+
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
+    """Join the run and serve it until it stops or this program is told to."""
+    import torch
+
+    torch.set_num_threads(1)
+    with ThreadPoolExecutor(1, "tensors") as executor:
+        async with neuron(config) as me:
+            snapshot = await require_registered(me)
+            orchestrator = find_orchestrator(config, snapshot)
+            _, run = await fetch_run(me, orchestrator)
+            loop = asyncio.get_running_loop()
+            corpus = await loop.run_in_executor(executor, open_corpus, run)
+            speed = await loop.run_in_executor(executor, measure_tokens_per_s, run, corpus)
+            data_dir = config.neuron.data_dir.expanduser() / run.hash()[:16] / me.signer.hotkey
+            site = Site(
+                run=run,
+                hotkey=me.signer.hotkey,
+                owner=orchestrator.hotkey,
+                orchestrator=orchestrator,
+                peers=me.peers,
+                clock=me.clock,
+                corpus=corpus,
+                data_dir=data_dir,
+                executor=executor,
+            )
+            async with _served(me, site, speed, replica_class) as replica:
+                try:
+                    await replica.run()
+                finally:
+                    await replica.goodbye()
+
+
+@asynccontextmanager
+async def _served(me: Neuron, site: Site, speed: float, replica_class: type[Replica]) -> AsyncIterator[Replica]:
+    """A replica whose routes can be reached and whose address is known to all."""
+    made: list[Replica] = []
+
+    async def handle(request: Request) -> Response:
+        if not made:
+            raise OutOfTurn("This miner is still starting.")
+        return await made[0].handle(request)
+
+    axon = me.config.axon
+    async with serve(handle, me.verifier(), axon.ip, axon.port, request_caps(site.run)) as served:
+        url = published_url(me.config, served.port)
+        registration = PeerRegistered(
+            run_hash=site.run.hash(),
+            role=Role.MINER,
+            url=url,
+            tokens_per_s=speed,
+            memory_bytes=total_memory_bytes(),
+            device=me.config.neuron.device,
+            corpus_hash=Digest(site.run.data.corpus_hash),
+        )
+        made.append(replica_class(site, registration, LedgerFollower(me.peers, site.orchestrator)))
+        if me.chain is not None:
+            await me.chain.serve_axon(me.config.axon.external_ip or axon.ip, served.port)
+        announce(url)
+        yield made[0]
+
+
+def main(argv: list[str], replica_class: type[Replica] = Replica) -> int:
+    """``liquid miner``."""
+    config = parse(NeuronConfig, "miner", argv)
+    return run_program(config, mine(config, replica_class))
+
+
+__all__ = ["Path", "PeerAddress", "main"]

@@ -1,0 +1,105 @@
+"""The orchestrator: schedules one run for the subnet's owner. Wiring only; the decisions are ``subnet.swarm``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from neurons.base import Neuron, announce, neuron, published_url, require_registered, run_program
+from neurons.settings import OrchestratorConfig, parse
+from subnet.chain.base import Chain
+from subnet.config import AUTO, RunConfig, load_run_config
+from subnet.data.corpus import load_corpus
+from subnet.errors import ChainError, ConfigError, Unavailable
+from subnet.log import Event, event
+from subnet.net.blobs import StoreBlobs
+from subnet.net.server import serve
+from subnet.orchestrate.ledger_store import SqlLedgerStore
+from subnet.orchestrate.service import Orchestrator, OrchestratorParts
+from subnet.orchestrate.submissions import request_caps
+
+CHAIN_POLL_S = 1.0  # between looks at the chain
+LINGER_S = 15.0  # how long a stopped run is still served, so that validators publish their last verdicts
+
+
+def resolve_run(name: str) -> RunConfig:
+    """The RunConfig with the corpus hash of this machine where the file says ``auto``."""
+    run = load_run_config(name)
+    if run.data.corpus_hash != AUTO:
+        return run
+    return run.with_values(**{"data.corpus_hash": load_corpus(run.data.source, run.data.held_out_share).digest})
+
+
+class ChainBeacon:
+    """The newest block that this orchestrator knows; -1 without a chain."""
+
+    def __init__(self) -> None:
+        self.latest = -1
+
+    def block(self) -> int:
+        """Number of the newest known block."""
+        return self.latest
+
+
+async def orchestrate(config: OrchestratorConfig) -> None:
+    """Serve a run until it stops or this program is told to."""
+    run = await asyncio.to_thread(resolve_run, config.run)
+    async with neuron(config) as me:
+        snapshot = await require_registered(me)
+        if snapshot is not None and snapshot.owner_hotkey != me.signer.hotkey:
+            raise ConfigError(
+                f"The owner hotkey of subnet {config.netuid} on chain is {snapshot.owner_hotkey}, not this wallet's.",
+                remedy="Start the orchestrator with the owner's hotkey: --wallet.name and --wallet.hotkey.",
+            )
+        folder = config.neuron.data_dir.expanduser() / run.hash()[:16] / "orchestrator"
+        folder.mkdir(parents=True, exist_ok=True)
+        beacon = ChainBeacon()
+        if me.chain is not None and snapshot is not None:
+            beacon.latest = snapshot.block
+        store = SqlLedgerStore(config.ledger_url or f"sqlite+aiosqlite:///{folder / 'ledger.sqlite'}")
+        parts = OrchestratorParts(me.signer, store, StoreBlobs(folder / "blobs"), me.clock, beacon)
+        service = Orchestrator(run, parts, stop_after_rounds=config.stop_after_rounds or None)
+        await service.start()
+        async with serve(service.handle, me.verifier(), config.axon.ip, config.axon.port, request_caps(run)) as served:
+            await _serve_run(me, service, beacon, served.port)
+        await store.close()
+
+
+async def _serve_run(me: Neuron, service: Orchestrator, beacon: ChainBeacon, port: int) -> None:
+    url = published_url(me.config, port)
+    if me.chain is not None:
+        await me.chain.serve_axon(me.config.axon.external_ip or me.config.axon.ip, port)
+    announce(url)
+    async with asyncio.TaskGroup() as group:
+        chain_task = group.create_task(_follow_chain(me.chain, service, beacon)) if me.chain is not None else None
+        await service.run_forever()
+        await asyncio.sleep(LINGER_S)
+        if chain_task is not None:
+            chain_task.cancel()
+
+
+async def _follow_chain(chain: Chain, service: Orchestrator, beacon: ChainBeacon) -> None:
+    """Keep the beacon fresh and commit the ledger's head once per epoch."""
+    published_at = -1
+    while True:
+        try:
+            snapshot = await chain.snapshot()
+            beacon.latest = snapshot.block
+            epoch = snapshot.last_epoch_block
+            if epoch != published_at:
+                head = await service.publish_epoch(snapshot.block)
+                await chain.commit(head.on_chain())
+                published_at = epoch
+        except (ChainError, Unavailable) as error:
+            event(Event.CHAIN_FAILED, level=logging.WARNING, code=error.code, reason=str(error))
+        await asyncio.sleep(CHAIN_POLL_S)
+
+
+def main(argv: list[str]) -> int:
+    """``liquid orchestrator``."""
+    config = parse(OrchestratorConfig, "orchestrator", argv)
+    return run_program(config, orchestrate(config))
+
+
+__all__ = ["Path", "main"]

@@ -1,0 +1,131 @@
+"""NeuronConfig: what one operator decides for one machine. Command-line flags, environment or TOML, in that order.
+
+Not here: what the whole run agrees on (``subnet.config.RunConfig``).
+Invariants: operators keep the flags that they know (``--netuid``, ``--wallet.name``, ``--subtensor.network``,
+``--axon.port``, ``--logging.debug``); every setting is read once, at start; an unknown flag is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import CliSettingsSource
+
+from subnet.errors import ConfigError
+
+CONFIG_FILE = "LIQUID_CONFIG"  # environment variable that names a TOML file
+NO_CHAIN = "none"
+
+
+class WalletSettings(BaseModel):
+    """Which keys this neuron signs with."""
+
+    path: Path = Field(Path("~/.bittensor/wallets"), description="folder of wallets")
+    name: str = Field("default", description="name of the coldkey")
+    hotkey: str = Field("default", description="name of the hotkey")
+
+
+class SubtensorSettings(BaseModel):
+    """Which chain this neuron talks to."""
+
+    network: str = Field("finney", description="finney, test, local, a ws:// or wss:// URL, or none")
+    chain_endpoint: str = Field("", description="URL that replaces the network's own")
+
+
+class AxonSettings(BaseModel):
+    """Where other peers reach this neuron."""
+
+    ip: str = Field("0.0.0.0", description="address to listen on")  # noqa: S104 - a neuron is there to be reached
+    port: int = Field(8091, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    external_ip: str = Field("", description="address to publish; empty: the one to listen on")
+    external_port: int = Field(0, ge=0, le=65535, description="port to publish; 0: the one to listen on")
+
+
+class LoggingSettings(BaseModel):
+    """What this neuron says on standard error."""
+
+    debug: bool = Field(False, description="say more")
+    json_lines: bool = Field(False, description="one JSON object per event instead of text")
+
+
+class OrchestratorSettings(BaseModel):
+    """Where the run is scheduled; empty: the subnet owner's axon on chain."""
+
+    url: str = Field("", description="http://HOST:PORT of the orchestrator")
+    hotkey: str = Field("", description="ss58 address that must sign round documents")
+
+
+class MachineSettings(BaseModel):
+    """This machine."""
+
+    data_dir: Path = Field(Path("~/.liquid"), description="folder of journals, snapshots and the ledger")
+    device: str = Field("cpu", description="torch device of the tensors")
+
+
+class NeuronConfig(BaseSettings):
+    """Settings that all three programs have."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="LIQUID_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        cli_avoid_json=True,
+        nested_model_default_partial_update=True,
+    )
+
+    netuid: int = Field(1, ge=0, description="number of the subnet")
+    wallet: WalletSettings = WalletSettings()
+    subtensor: SubtensorSettings = SubtensorSettings()
+    axon: AxonSettings = AxonSettings()
+    logging: LoggingSettings = LoggingSettings()
+    orchestrator: OrchestratorSettings = OrchestratorSettings()
+    neuron: MachineSettings = MachineSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], **sources: PydanticBaseSettingsSource
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags (given to ``init``) before the environment before the file."""
+        file = os.environ.get(CONFIG_FILE)
+        toml = (TomlConfigSettingsSource(settings_cls, Path(file)),) if file else ()
+        return (sources["init_settings"], sources["env_settings"], *toml)
+
+    @property
+    def has_chain(self) -> bool:
+        """Whether this neuron uses a chain at all."""
+        return self.subtensor.network != NO_CHAIN
+
+    @property
+    def endpoint(self) -> str:
+        """Network name or URL of the chain."""
+        return self.subtensor.chain_endpoint or self.subtensor.network
+
+    @property
+    def log_level(self) -> int:
+        """Level of events that are written."""
+        return logging.DEBUG if self.logging.debug else logging.INFO
+
+
+class OrchestratorConfig(NeuronConfig):
+    """Settings of the orchestrator."""
+
+    run: str = Field("localnet", description="preset or TOML file of the run")
+    stop_after_rounds: int = Field(0, ge=0, description="stop by itself after so many rounds; 0: never")
+    ledger_url: str = Field("", description="SQLAlchemy URL of the ledger; empty: SQLite in the data folder")
+
+
+def parse(kind: type[Any], program: str, argv: list[str]) -> Any:
+    """Settings of ``kind`` from flags, environment and file; raises ``ConfigError``; ``--help`` exits."""
+    source: CliSettingsSource[Any] = CliSettingsSource(
+        kind, cli_prog_name=f"liquid {program}", cli_parse_args=argv, cli_implicit_flags=True, cli_hide_none_type=True
+    )
+    try:
+        return kind(**source())
+    except ValidationError as error:
+        lines = [f"--{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()]
+        raise ConfigError("; ".join(lines) + ".") from None

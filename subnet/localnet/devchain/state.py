@@ -1,0 +1,160 @@
+"""Typed key-value storage of the chain, with the state at every recent block and all-or-nothing changes.
+
+Values are held as the SCALE bytes that clients read. History is kept as what each block overwrote, so a block costs
+memory by what it changed, and reading n blocks back costs n lookups at most. What is written between two blocks (by a
+test or by the launcher) amends the newest block. Not a trie: there are no proofs and state roots are zero.
+
+Source: storage layout by `bittensor_core.Runtime`, over our own metadata.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from bittensor_core import Runtime
+
+PREFIX_BYTES = 32  # twox128(pallet) + twox128(item), in front of every key of that item
+
+Overwritten = dict[bytes, bytes | None]
+
+
+class Codec:
+    """Storage keys and values of one runtime; how an item that holds nothing reads."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.entry = cache(runtime.storage_entry)
+        self.prefix = cache(lambda pallet, item: bytes(runtime.storage_prefix(pallet, item)))
+
+    def key(self, pallet: str, item: str, keys: tuple[Any, ...]) -> bytes:
+        return bytes(self.runtime.storage_key(pallet, item, list(keys)))
+
+    def encode(self, pallet: str, item: str, value: Any) -> bytes:
+        return bytes(self.runtime.encode(self.entry(pallet, item).value_type, value))
+
+    def decode(self, pallet: str, item: str, raw: bytes | None) -> Any:
+        entry = self.entry(pallet, item)
+        if raw is None:
+            if entry.modifier != "Default":
+                return None
+            raw = bytes(entry.default_bytes)
+        return self.runtime.decode(entry.value_type, raw)
+
+
+class View:
+    """Storage as of one block, for reading."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec = codec
+
+    def raw(self, key: bytes) -> bytes | None:
+        raise KeyError(key)
+
+    def raw_keys(self, prefix: bytes) -> list[bytes]:
+        """All keys that start with ``prefix``, in byte order."""
+        raise KeyError(prefix)
+
+    def get(self, pallet: str, item: str, *keys: Any) -> Any:
+        return self.codec.decode(pallet, item, self.raw(self.codec.key(pallet, item, keys)))
+
+    def values(self, pallet: str, item: str) -> list[Any]:
+        return [
+            self.codec.decode(pallet, item, self.raw(key)) for key in self.raw_keys(self.codec.prefix(pallet, item))
+        ]
+
+
+class State(View):
+    """The newest storage; everything that runs in a block reads and writes it."""
+
+    def __init__(self, codec: Codec, history_blocks: int) -> None:
+        super().__init__(codec)
+        self.items: dict[bytes, dict[bytes, bytes]] = {}
+        self.number = 0
+        self.overwritten: deque[Overwritten] = deque([{}], maxlen=history_blocks)  # the last is the newest block's
+        self.pending: list[Overwritten] = []  # open transactions, the innermost last
+
+    def raw(self, key: bytes) -> bytes | None:
+        return self.items.get(key[:PREFIX_BYTES], {}).get(key)
+
+    def raw_keys(self, prefix: bytes) -> list[bytes]:
+        if len(prefix) < PREFIX_BYTES:
+            return sorted(key for start, item in self.items.items() if start.startswith(prefix) for key in item)
+        return sorted(key for key in self.items.get(prefix[:PREFIX_BYTES], ()) if key.startswith(prefix))
+
+    def write(self, key: bytes, value: bytes | None) -> None:
+        """value: None removes the key"""
+        journal = self.pending[-1] if self.pending else self.overwritten[-1]
+        journal.setdefault(key, self.raw(key))
+        self._store(key, value)
+
+    def _store(self, key: bytes, value: bytes | None) -> None:
+        item = self.items.setdefault(key[:PREFIX_BYTES], {})
+        if value is None:
+            item.pop(key, None)
+        else:
+            item[key] = value
+
+    def put(self, pallet: str, item: str, value: Any, *keys: Any) -> None:
+        self.write(self.codec.key(pallet, item, keys), self.codec.encode(pallet, item, value))
+
+    def remove(self, pallet: str, item: str, *keys: Any) -> None:
+        self.write(self.codec.key(pallet, item, keys), None)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Undoes every write of its body if the body raises."""
+        journal: Overwritten = {}
+        self.pending.append(journal)
+        try:
+            yield
+        except BaseException:
+            for key, value in journal.items():
+                self._store(key, value)
+            raise
+        else:
+            outer = self.pending[-2] if len(self.pending) > 1 else self.overwritten[-1]
+            for key, value in journal.items():
+                outer.setdefault(key, value)
+        finally:
+            self.pending.pop()
+
+    def next_block(self, number: int) -> None:
+        """From here on writes belong to block ``number``."""
+        if number != self.number + 1:
+            raise ValueError(f"block {number} does not follow {self.number}")
+        self.number = number
+        self.overwritten.append({})
+
+    def at(self, number: int) -> View | None:
+        """Storage as it was when block ``number`` was the newest, or None where that has been forgotten."""
+        distance = self.number - number
+        if not 0 <= distance < len(self.overwritten):
+            return None
+        return PastState(self, number) if distance else self
+
+
+class PastState(View):
+    """Storage at an earlier block: the oldest value that a later block overwrote, else the newest value.
+
+    Used at once and thrown away: a block that is produced meanwhile shifts the history that it looks into.
+    """
+
+    def __init__(self, state: State, number: int) -> None:
+        super().__init__(state.codec)
+        self.state = state
+        self.later = list(state.overwritten)[number - state.number :]
+
+    def raw(self, key: bytes) -> bytes | None:
+        for journal in self.later:
+            if key in journal:
+                return journal[key]
+        return self.state.raw(key)
+
+    def raw_keys(self, prefix: bytes) -> list[bytes]:
+        known = set(self.state.raw_keys(prefix))
+        known.update(key for journal in self.later for key in journal if key.startswith(prefix))
+        return sorted(key for key in known if self.raw(key) is not None)

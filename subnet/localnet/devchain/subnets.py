@@ -1,0 +1,182 @@
+"""Storage-level operations on subnets and their neurons: creation, registration, replacement, stake, permits.
+
+No origins, prices or limits here; the calls in pallet_subtensor check those first. Invariants: `Keys` and `Uids` are
+inverse to each other; the per-neuron vectors have SubnetworkN entries; a reused uid inherits nothing; stake belongs to a
+hotkey and outlives its uid; SubnetAlphaOut counts every rao of alpha that exists in the subnet.
+
+Source: pallet_subtensor, `subnets/uids.rs` and `registration.rs` by behaviour.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from subnet.localnet.devchain.dispatch import subtensor_error
+from subnet.localnet.devchain.state import State, View
+
+PALLET = "SubtensorModule"
+
+# What a neuron starts with in each vector that has one entry per neuron; LastUpdate starts at the block.
+PER_NEURON: dict[str, Any] = {
+    "LastUpdate": 0,
+    "Active": True,
+    "ValidatorPermit": False,
+    "ValidatorTrust": 0,
+    "Consensus": 0,
+    "Incentive": 0,
+    "Dividends": 0,
+    "Emission": 0,
+}
+
+# Settings of a new subnet that differ from the runtime's own defaults, so that a local run moves at once.
+DEFAULTS: dict[str, Any] = {
+    "Tempo": 20,
+    "MaxAllowedUids": 256,
+    "MaxAllowedValidators": 64,
+    "WeightsSetRateLimit": 10,
+    "ServingRateLimit": 0,
+    "ImmunityPeriod": 100,
+    "Burn": 10**8,
+    "MinAllowedWeights": 0,
+    "CommitRevealWeightsEnabled": False,
+    "NetworkRegistrationAllowed": True,
+    "TokenSymbol": list("α".encode()),  # noqa: RUF001 - the sign of the first subnet's token
+}
+
+SETTABLE = frozenset(DEFAULTS) | {
+    "WeightsVersionKey", "MaxWeightsLimit", "RevealPeriodEpochs", "Kappa", "BondsMovingAverage", "ActivityCutoff",
+}  # fmt: skip
+
+
+def read(view: View, item: str, *keys: Any) -> Any:
+    return view.get(PALLET, item, *keys)
+
+
+def exists(view: View, netuid: int) -> bool:
+    return bool(read(view, "NetworksAdded", netuid))
+
+
+def netuids(view: View) -> list[int]:
+    """All subnets, in order."""
+    prefix = view.codec.prefix(PALLET, "NetworksAdded")
+    return sorted(int.from_bytes(key[-2:], "little") for key in view.raw_keys(prefix))
+
+
+def hotkeys(view: View, netuid: int) -> list[str]:
+    """Hotkeys by uid."""
+    return [read(view, "Keys", netuid, uid) for uid in range(read(view, "SubnetworkN", netuid))]
+
+
+def stake_rao(view: View, netuid: int, hotkey: str) -> int:
+    return int(read(view, "TotalHotkeyAlpha", hotkey, netuid))
+
+
+def create(state: State, netuid: int, owner: tuple[str, str], settings: dict[str, Any]) -> None:
+    """owner: coldkey and hotkey; the hotkey becomes uid 0. settings: storage items by name, see SETTABLE"""
+    unknown = sorted(set(settings) - SETTABLE)
+    if unknown:
+        raise ValueError(f"not settings of a subnet: {', '.join(unknown)}; known are {', '.join(sorted(SETTABLE))}")
+    if exists(state, netuid):
+        raise ValueError(f"subnet {netuid} exists")
+    coldkey, hotkey = owner
+    fixed = {
+        "NetworksAdded": True,
+        "NetworkRegisteredAt": state.number,
+        "LastEpochBlock": state.number,
+        "SubnetOwner": coldkey,
+        "SubnetOwnerHotkey": hotkey,
+    }
+    for item, value in {**DEFAULTS, **settings, **fixed}.items():
+        state.put(PALLET, item, value, netuid)
+    register(state, netuid, hotkey, coldkey)
+
+
+def register(state: State, netuid: int, hotkey: str, coldkey: str) -> int:
+    """A uid for ``hotkey``: a new one, or that of the neuron that is pruned for it. Raises DispatchError."""
+    if read(state, "Uids", netuid, hotkey) is not None:
+        raise subtensor_error("HotKeyAlreadyRegisteredInSubNet")
+    if owner_of(state, hotkey) not in (None, coldkey):
+        raise subtensor_error("NonAssociatedColdKey")
+    uid = int(read(state, "SubnetworkN", netuid))
+    if uid < read(state, "MaxAllowedUids", netuid):
+        state.put(PALLET, "SubnetworkN", uid + 1, netuid)
+    else:
+        uid = prunable(state, netuid)
+        forget(state, netuid, uid)
+    for item, start in PER_NEURON.items():
+        column = list(read(state, item, netuid))
+        column[uid:] = [start, *column[uid + 1 :]]
+        state.put(PALLET, item, column, netuid)
+    last_update = list(read(state, "LastUpdate", netuid))
+    last_update[uid] = state.number
+    state.put(PALLET, "LastUpdate", last_update, netuid)
+    state.put(PALLET, "Uids", uid, netuid, hotkey)
+    state.put(PALLET, "Keys", hotkey, netuid, uid)
+    state.put(PALLET, "Owner", coldkey, hotkey)
+    state.put(PALLET, "IsNetworkMember", True, hotkey, netuid)
+    state.put(PALLET, "BlockAtRegistration", state.number, netuid, uid)
+    return uid
+
+
+def owner_of(view: View, hotkey: str) -> str | None:
+    """The coldkey that a hotkey belongs to, if it was ever registered."""
+    if view.raw(view.codec.key(PALLET, "Owner", (hotkey,))) is None:
+        return None
+    owner: str = read(view, "Owner", hotkey)
+    return owner
+
+
+def prunable(view: View, netuid: int) -> int:
+    """The uid to give away: the lowest emission among neurons past immunity, of equal ones the longest registered."""
+    immunity = read(view, "ImmunityPeriod", netuid)
+    emission = read(view, "Emission", netuid)
+    owner_hotkey = read(view, "SubnetOwnerHotkey", netuid)
+    candidates = []
+    for uid, hotkey in enumerate(hotkeys(view, netuid)):
+        registered = read(view, "BlockAtRegistration", netuid, uid)
+        number = view.get("System", "Number")
+        if hotkey != owner_hotkey and number - registered >= immunity:
+            candidates.append((emission[uid], registered, uid))
+    if not candidates:
+        raise subtensor_error("NoNeuronIdAvailable")
+    return min(candidates)[2]
+
+
+def forget(state: State, netuid: int, uid: int) -> None:
+    """Everything that is kept under a uid and its hotkey's membership; not the hotkey's stake."""
+    hotkey = read(state, "Keys", netuid, uid)
+    for item, keys in (
+        ("Uids", (netuid, hotkey)),
+        ("IsNetworkMember", (hotkey, netuid)),
+        ("Axons", (netuid, hotkey)),
+        ("Weights", (netuid, uid)),
+        ("Bonds", (netuid, uid)),
+    ):
+        state.remove(PALLET, item, *keys)
+    state.remove("Commitments", "CommitmentOf", netuid, hotkey)
+    for validator in range(read(state, "SubnetworkN", netuid)):
+        bonds = read(state, "Bonds", netuid, validator)
+        if any(miner == uid for miner, _ in bonds):
+            state.put(PALLET, "Bonds", [pair for pair in bonds if pair[0] != uid], netuid, validator)
+
+
+def add_stake(state: State, netuid: int, hotkey: str, rao: int) -> None:
+    state.put(PALLET, "TotalHotkeyAlpha", stake_rao(state, netuid, hotkey) + rao, hotkey, netuid)
+
+
+def change_alpha_out(state: State, netuid: int, rao: int) -> None:
+    state.put(PALLET, "SubnetAlphaOut", read(state, "SubnetAlphaOut", netuid) + rao, netuid)
+
+
+def update_permits(state: State, netuid: int) -> None:
+    """Permits for the MaxAllowedValidators largest stakes of at least StakeThreshold and above zero."""
+    staked = sorted(
+        ((-stake_rao(state, netuid, hotkey), uid) for uid, hotkey in enumerate(hotkeys(state, netuid))),
+    )
+    least = max(1, read(state, "StakeThreshold"))
+    permitted = {uid for rao, uid in staked[: read(state, "MaxAllowedValidators", netuid)] if -rao >= least}
+    before = read(state, "ValidatorPermit", netuid)
+    state.put(PALLET, "ValidatorPermit", [uid in permitted for uid in range(len(staked))], netuid)
+    for uid, had in enumerate(before):
+        if had and uid not in permitted:
+            state.remove(PALLET, "Bonds", netuid, uid)

@@ -1,0 +1,214 @@
+"""A validator's audits: follow the ledger, draw challenges, fetch the evidence, replay, publish verdicts.
+
+The shell around ``subnet.verify.challenge`` (whom) and ``subnet.verify.replay`` (what is true).
+Invariants: audits may lag behind training and never hold it up; a miner that does not hand out what it committed to
+fails as ``unavailable`` after the deadline; another validator's failed verdict is re-verified before it can punish.
+Source: design.md, section 7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from subnet.config import RunConfig
+from subnet.data.corpus import Corpus
+from subnet.errors import LiquidError, Malformed, Missing, Refused, Unavailable
+from subnet.hashing import sha256
+from subnet.log import Event, event
+from subnet.net.base import PeerAddress, Peers
+from subnet.net.follower import LedgerFollower
+from subnet.records import Verdict
+from subnet.swarm.view import RoundView
+from subnet.train.checkpoint import decode_state
+from subnet.train.journal import decode_frames
+from subnet.types import Digest, Hotkey, Outcome, RoundId
+from subnet.verify.challenge import Challenge, challenges
+from subnet.verify.replay import AuditResult, Evidence, audit_segment
+from subnet.verify.screen import suspects
+
+ATTEMPTS = 5  # fetches of a segment before its miner fails as unavailable
+PAUSE_S = 2.0  # between them: longer than a miner needs to restart, all together
+
+BeaconSource = Callable[[int], Awaitable[str | None]]  # block number -> its hash once it is final
+
+
+@dataclass(frozen=True)
+class AuditSite:
+    """A validator's surroundings."""
+
+    run: RunConfig
+    hotkey: Hotkey
+    orchestrator: PeerAddress
+    peers: Peers
+    corpus: Corpus
+    executor: Executor  # one thread
+    beacon: BeaconSource
+
+
+class Auditor:
+    """One validator in one run."""
+
+    def __init__(self, site: AuditSite, follower: LedgerFollower) -> None:
+        self._site = site
+        self._follower = follower
+        self._challenged: dict[Hotkey, RoundId] = {}
+        self._verified: set[tuple[RoundId, Hotkey, int]] = set()
+
+    async def run(self) -> None:
+        """Audit every round until the run stops, then finish what is due."""
+        number = RoundId(0)
+        while await self._next_set(number):
+            view = self._follower.view.round_view(number)
+            if view is not None and view.set_hash is not None:
+                await self._audit_round(view)
+            await self._reverify()
+            number = RoundId(number + 1)
+
+    async def _next_set(self, number: RoundId) -> bool:
+        """Wait until the commitment set of round ``number`` is closed; false when the run stopped before."""
+
+        def is_due() -> bool:
+            view = self._follower.view
+            round_view = view.round_view(number)
+            return (round_view is not None and round_view.set_hash is not None) or view.last_round >= number
+
+        while not is_due():
+            await self._follower.until(lambda view: is_due() or view.stopped is not None or self._has_doubts())
+            if is_due():
+                break
+            await self._reverify()
+            if self._follower.view.stopped is not None:
+                return False
+        return True
+
+    async def _audit_round(self, view: RoundView) -> None:
+        beacon = await self._beacon(view)
+        members = [(hotkey, len(view.commitments[hotkey].segments)) for hotkey in view.members]
+        drawn = challenges(
+            beacon,
+            self._site.hotkey,
+            view.round,
+            members,
+            self._site.run.audit.window_rounds,
+            self._challenged,
+            suspects(view),
+        )
+        for challenge in drawn:
+            self._challenged[challenge.hotkey] = view.round
+            await self._audit(view, challenge, beacon)
+
+    async def _beacon(self, view: RoundView) -> Digest:
+        """Randomness that nobody knew before the set closed: the hash of the block that the closing entry named."""
+        assert view.set_hash is not None
+        if view.beacon_block < 0:
+            return view.set_hash
+        while (block_hash := await self._site.beacon(view.beacon_block)) is None:
+            await asyncio.sleep(PAUSE_S / 4)
+        return sha256(block_hash.encode())
+
+    # --- re-verification
+
+    def _doubts(self) -> list[tuple[RoundId, Hotkey, int]]:
+        """Failed verdicts of other validators that this one has not verified."""
+        found = []
+        for item in self._follower.view.verdicts:
+            verdict = item.verdict
+            key = (verdict.round, verdict.hotkey, verdict.segment)
+            if verdict.outcome is Outcome.FAILED and item.author != self._site.hotkey and key not in self._verified:
+                found.append(key)
+        return found
+
+    def _has_doubts(self) -> bool:
+        return bool(self._doubts())
+
+    async def _reverify(self) -> None:
+        for number, hotkey, segment in self._doubts():
+            view = self._follower.view.round_view(number)
+            self._verified.add((number, hotkey, segment))
+            if view is not None and view.set_hash is not None and hotkey in view.members:
+                await self._audit(view, Challenge(hotkey, segment), await self._beacon(view))
+
+    # --- one audit
+
+    async def _audit(self, view: RoundView, challenge: Challenge, beacon: Digest) -> None:
+        self._verified.add((view.round, challenge.hotkey, challenge.segment))
+        began_s = time.thread_time()
+        result = await self._result(view, challenge)
+        verdict = Verdict(
+            round=view.round,
+            hotkey=challenge.hotkey,
+            segment=challenge.segment,
+            outcome=result.outcome,
+            reason=result.reason,
+            error=result.error,
+            num_microbatches=result.num_microbatches,
+            cost_s=result.cost_s or time.thread_time() - began_s,
+            beacon=beacon,
+        )
+        failed = result.outcome is Outcome.FAILED
+        event(
+            Event.AUDIT_FAILED if failed else Event.AUDIT_DONE,
+            level=logging.WARNING if failed else logging.INFO,
+            round=view.round,
+            hotkey=challenge.hotkey,
+            segment=challenge.segment,
+            reason=result.reason,
+            error=result.error,
+        )
+        await self._publish(verdict)
+
+    async def _result(self, view: RoundView, challenge: Challenge) -> AuditResult:
+        for attempt in range(ATTEMPTS):
+            try:
+                evidence = await self._fetch(view, challenge)
+            except (Unavailable, Missing):
+                if attempt + 1 < ATTEMPTS:
+                    await asyncio.sleep(PAUSE_S)
+                continue
+            except LiquidError as error:
+                return AuditResult(Outcome.FAILED, error.code, 0.0, 0, 0.0)
+            run, corpus, ledger_view = self._site.run, self._site.corpus, self._follower.view
+
+            def work(evidence: Evidence = evidence) -> AuditResult:
+                return audit_segment(run, corpus, ledger_view, view, challenge, evidence)
+
+            return await asyncio.get_running_loop().run_in_executor(self._site.executor, work)
+        return AuditResult(Outcome.FAILED, "unavailable", 0.0, 0, 0.0)
+
+    async def _fetch(self, view: RoundView, challenge: Challenge) -> Evidence:
+        """The journal's leaves, the segment's frames and its start state, from the miner that committed to them."""
+        entry = view.entry_of(challenge.hotkey)
+        assert entry is not None
+        peer = self._follower.view.peers.get(challenge.hotkey)
+        address = PeerAddress(challenge.hotkey, peer.registration.url if peer else entry.url)
+        query = {"round": str(view.round), "segment": str(challenge.segment)}
+        timeout_s = self._site.run.custody.request_timeout_s
+        journal = await self._site.peers.request(address, "GET", "/v1/journal", query=query, timeout_s=timeout_s)
+        state = await self._site.peers.request(address, "GET", "/v1/state", query=query, timeout_s=timeout_s)
+        head, _, frames = journal.partition(b"\n")
+        try:
+            leaves = [Digest(str(leaf)) for leaf in json.loads(head)["leaves"]]
+        except (ValueError, KeyError, TypeError):
+            raise Malformed("The journal's leaves cannot be read.") from None
+        return Evidence(leaves=leaves, frames=decode_frames(frames), state=decode_state(state))
+
+    async def _publish(self, verdict: Verdict) -> None:
+        timeout_s = self._site.run.custody.request_timeout_s
+        while True:
+            try:
+                await self._site.peers.request(
+                    self._site.orchestrator, "POST", "/v1/verdict", verdict.encoded(), timeout_s=timeout_s
+                )
+            except Unavailable:
+                await asyncio.sleep(PAUSE_S)
+            except Refused as error:
+                event(Event.REQUEST_REFUSED, level=logging.WARNING, path="/v1/verdict", code=error.code)
+                return
+            else:
+                return
