@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine
@@ -19,6 +20,7 @@ from neurons.settings import NeuronConfig
 from subnet.chain.base import Chain, ChainSnapshot
 from subnet.clock import WallClock
 from subnet.config import RunConfig, parse_run_config
+from subnet.data.corpus import Corpus, load_corpus
 from subnet.errors import ConfigError, LiquidError, Unavailable
 from subnet.log import Event, configure_logging, event
 from subnet.net.auth import Signer, Verifier, signer_from_wallet
@@ -60,7 +62,7 @@ async def neuron(config: NeuronConfig) -> AsyncIterator[Neuron]:
 
         keys = load_wallet(wallet.path.expanduser(), wallet.name, wallet.hotkey)
         chain = LiveChain(config.endpoint, config.netuid, keys)
-    peers = HttpPeers(signer, clock)
+    peers = HttpPeers(signer)
     try:
         yield Neuron(config, signer, chain, peers, clock)
     finally:
@@ -116,6 +118,23 @@ async def fetch_run(neuron: Neuron, orchestrator: PeerAddress) -> tuple[RunInfo,
     if run.hash() != info.run_hash or info.protocol != PROTOCOL or info.owner != orchestrator.hotkey:
         raise ConfigError("The orchestrator's run, protocol version or owner is not what it claims.")
     return info, run
+
+
+def open_corpus(run: RunConfig) -> Corpus:
+    """The run's corpus on this machine; ``ConfigError`` if it is not the one that the run agreed on."""
+    corpus = load_corpus(run.data.source, run.data.held_out_share)
+    if corpus.digest != run.data.corpus_hash:
+        raise ConfigError(
+            f"The corpus {run.data.source!r} on this machine has the hash {corpus.digest[:12]}, "
+            f"the run agreed on {run.data.corpus_hash[:12]}.",
+            remedy="Use the same Python version as the run's owner, or the same files.",
+        )
+    return corpus
+
+
+def total_memory_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def published_url(config: NeuronConfig, port: int) -> str:

@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from neurons.base import (
     Neuron,
@@ -15,37 +14,27 @@ from neurons.base import (
     fetch_run,
     find_orchestrator,
     neuron,
+    open_corpus,
     published_url,
     require_registered,
     run_program,
+    total_memory_bytes,
 )
 from neurons.settings import NeuronConfig, parse
 from subnet.config import RunConfig
 from subnet.data.batches import tokens
-from subnet.data.corpus import Corpus, load_corpus
-from subnet.errors import ConfigError, OutOfTurn
-from subnet.net.base import PeerAddress, Request, Response
+from subnet.data.corpus import Corpus
+from subnet.errors import OutOfTurn
+from subnet.net.base import Request, Response
 from subnet.net.follower import LedgerFollower
 from subnet.net.server import serve
 from subnet.records import PeerRegistered
 from subnet.replica.lifecycle import Replica
+from subnet.replica.serving import request_caps
 from subnet.replica.site import Site
-from subnet.replica.wire import request_caps
 from subnet.types import Digest, MicrobatchId, Role
 
 PROBE_MICROBATCHES = 2  # timed after one that warms up; enough to rank devices, short enough to start at once
-
-
-def open_corpus(run: RunConfig) -> Corpus:
-    """The run's corpus on this machine; ``ConfigError`` if it is not the one that the run agreed on."""
-    corpus = load_corpus(run.data.source, run.data.held_out_share)
-    if corpus.digest != run.data.corpus_hash:
-        raise ConfigError(
-            f"The corpus {run.data.source!r} on this machine has the hash {corpus.digest[:12]}, "
-            f"the run agreed on {run.data.corpus_hash[:12]}.",
-            remedy="Use the same Python version as the run's owner, or the same files.",
-        )
-    return corpus
 
 
 def measure_tokens_per_s(run: RunConfig, corpus: Corpus) -> float:
@@ -64,13 +53,6 @@ def measure_tokens_per_s(run: RunConfig, corpus: Corpus) -> float:
         model.loss(batch).backward()
         took_s += (time.thread_time() - began_s) if number else 0.0
     return PROBE_MICROBATCHES * run.microbatch_tokens / took_s
-
-
-def total_memory_bytes() -> int:
-    """Memory of this machine."""
-    import os
-
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
@@ -138,6 +120,3 @@ def main(argv: list[str], replica_class: type[Replica] = Replica) -> int:
     """``liquid miner``."""
     config = parse(NeuronConfig, "miner", argv)
     return run_program(config, mine(config, replica_class))
-
-
-__all__ = ["Path", "PeerAddress", "main"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
 
 from neurons.base import Neuron, announce, neuron, published_url, require_registered, run_program
 from neurons.settings import OrchestratorConfig, parse
@@ -100,6 +99,3 @@ def main(argv: list[str]) -> int:
     """``liquid orchestrator``."""
     config = parse(OrchestratorConfig, "orchestrator", argv)
     return run_program(config, orchestrate(config))
-
-
-__all__ = ["Path", "main"]

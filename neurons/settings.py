@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
-from pydantic_settings import CliSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from subnet.errors import ConfigError
 
@@ -40,7 +45,7 @@ class SubtensorSettings(BaseModel):
 class AxonSettings(BaseModel):
     """Where other peers reach this neuron."""
 
-    ip: str = Field("0.0.0.0", description="address to listen on")  # noqa: S104 - a neuron is there to be reached
+    ip: str = Field("0.0.0.0", description="address to listen on")
     port: int = Field(8091, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     external_ip: str = Field("", description="address to publish; empty: the one to listen on")
     external_port: int = Field(0, ge=0, le=65535, description="port to publish; 0: the one to listen on")

@@ -8,7 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 from incentives.scores import fold_scores
 from incentives.weights import weights
-from neurons.base import Neuron, announce, fetch_run, find_orchestrator, neuron, require_registered, run_program
+from neurons.base import (
+    Neuron,
+    announce,
+    fetch_run,
+    find_orchestrator,
+    neuron,
+    open_corpus,
+    require_registered,
+    run_program,
+    total_memory_bytes,
+)
 from neurons.settings import NeuronConfig, parse
 from subnet.chain.base import Chain, ChainSnapshot
 from subnet.chain.weights import WeightSetter
@@ -18,13 +28,14 @@ from subnet.log import Event, event
 from subnet.model.flops import stage_flops_per_token
 from subnet.net.base import PeerAddress
 from subnet.net.follower import LedgerFollower
-from subnet.orchestrate.heads import parse_head
-from subnet.records import PeerRegistered
+from subnet.records import LedgerEntry, PeerRegistered, parse_head
 from subnet.types import Digest, Hotkey, Role, StageId
-from subnet.verify.auditor import Auditor, AuditSite
+from subnet.verify.auditor import Auditor, AuditSite, BeaconSource
 
 RETRY_S = 1.0
-CHAIN_POLL_S = 1.0  # between looks at the chain, in localnet blocks of 0.25 s; a fraction of any tempo
+CHAIN_POLL_S = 1.0  # between looks at the chain: a few blocks of a localnet, a fraction of a real one
+LINGER_TEMPOS = 2.5  # after the run has stopped: the owner commits the last head, and an epoch passes over it
+NOT_SERVING = "http://127.0.0.1:9"  # validators ask and are never asked; the discard port says so
 
 
 async def validate(config: NeuronConfig) -> None:
@@ -34,35 +45,44 @@ async def validate(config: NeuronConfig) -> None:
     torch.set_num_threads(1)
     with ThreadPoolExecutor(1, "tensors") as executor:
         async with neuron(config) as me:
-            snapshot = await require_registered(me)
-            orchestrator = find_orchestrator(config, snapshot)
+            orchestrator = find_orchestrator(config, await require_registered(me))
             _, run = await fetch_run(me, orchestrator)
-            from neurons.corpus import open_corpus
-
             corpus = await asyncio.get_running_loop().run_in_executor(executor, open_corpus, run)
             follower = LedgerFollower(me.peers, orchestrator)
             site = AuditSite(run, me.signer.hotkey, orchestrator, me.peers, corpus, executor, _beacon(me))
             await _register(me, run, orchestrator)
-            announce("")
-            auditor = Auditor(site, follower)
+            announce(NOT_SERVING)
             async with asyncio.TaskGroup() as group:
                 background = [group.create_task(follower.run())]
                 if me.chain is not None:
-                    background.append(group.create_task(_weights(me, run, follower)))
-                await auditor.run()
-                if me.chain is None:
-                    for task in background:
-                        task.cancel()
+                    background.append(group.create_task(_set_weights(me.chain, me, run, follower)))
+                await Auditor(site, follower).run()
+                if me.chain is not None:
+                    await asyncio.sleep(LINGER_TEMPOS * await _tempo_s(me.chain))
+                for task in background:
+                    task.cancel()
+
+
+async def _tempo_s(chain: Chain) -> float:
+    """Length of an epoch, from two looks at the chain."""
+    first = await chain.snapshot()
+    await asyncio.sleep(CHAIN_POLL_S)
+    second = await chain.snapshot()
+    return first.tempo_blocks * CHAIN_POLL_S / max(second.block - first.block, 1)
 
 
 def _beacon(me: Neuron) -> BeaconSource:
-    async def block_hash(number: int) -> str | None:
+    async def block_hash(number: int) -> str:
         assert me.chain is not None
-        try:
-            return await me.chain.block_hash(number)
-        except (ChainError, Unavailable) as error:
-            event(Event.CHAIN_FAILED, level=logging.WARNING, code=error.code)
-            return None
+        while True:
+            try:
+                found = await me.chain.block_hash(number)
+            except (ChainError, Unavailable) as error:
+                event(Event.CHAIN_FAILED, level=logging.WARNING, code=error.code)
+                found = None
+            if found is not None:
+                return found
+            await asyncio.sleep(CHAIN_POLL_S)
 
     return block_hash
 
@@ -96,13 +116,13 @@ def weights_at(entries: list[LedgerEntry], run: RunConfig, snapshot: ChainSnapsh
 
 async def _set_weights(chain: Chain, me: Neuron, run: RunConfig, follower: LedgerFollower) -> None:
     """Once per epoch: the ledger head that the owner committed on chain, scores of that prefix, weights."""
-    setter = WeightSetter(chain, me.signer.hotkey, VERSION_KEY)
+    setter = WeightSetter(chain, me.signer.hotkey)
     while True:
         try:
             snapshot = await chain.snapshot()
             head = parse_head(snapshot.commitments.get(snapshot.owner_hotkey, ""))
             if head is not None and setter.is_due(snapshot):
-                await follower.until(lambda view, seq=head[0]: view.seq >= seq, timeout_s=CHAIN_POLL_S)  # type: ignore[misc]
+                await follower.reaches(head[0], timeout_s=CHAIN_POLL_S)
                 entries = follower.prefix(*head)
                 wanted = await asyncio.to_thread(weights_at, entries, run, snapshot)
                 await setter.set(snapshot, wanted)

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from subnet.errors import Malformed
 from subnet.hashing import canonical_json, digest_of
@@ -50,12 +51,19 @@ class Record(BaseModel):
         return decode(cls, canonical_json(value))
 
 
+def _place(item: ErrorDetails) -> str:
+    """Where a value is wrong, in our own words: a stranger's field names are never echoed."""
+    if item["type"] == "extra_forbidden":
+        return "unknown field"
+    return ".".join(str(part) for part in item["loc"]) or "body"
+
+
 def decode(kind: type[R], body: bytes) -> R:
     """A record from a peer's bytes; raises ``Malformed`` naming the fields that are wrong, not their values."""
     try:
         return kind.model_validate_json(body, strict=True)
     except ValidationError as error:
-        fields = sorted({".".join(str(part) for part in item["loc"]) or "body" for item in error.errors()})
+        fields = sorted({_place(item) for item in error.errors()})
         reasons = sorted({item["type"] for item in error.errors()})
         raise Malformed(f"{kind.__name__} is not valid at {', '.join(fields)[:200]} ({', '.join(reasons)}).") from None
 

@@ -51,7 +51,9 @@ class Signer:
 
     def stamp(self, method: str, target: str, body: bytes, receiver: Hotkey) -> AuthStamp:
         """What the receiver of such a request would keep of it."""
-        return _stamp(self.headers(method, target, body, receiver), method, target, receiver)
+        headers = self.headers(method, target, body, receiver)
+        nonce, signature = headers[http_auth.HEADER_NONCE], headers[http_auth.HEADER_SIGNATURE]
+        return AuthStamp(nonce=nonce, signature=signature, method=method, path=target, receiver=receiver)
 
     def sign(self, data: bytes) -> str:
         """Signature of ``data`` as hex."""
@@ -66,11 +68,23 @@ class Verifier:
         self._clock = clock or WallClock()
         self._seen = http_auth.InMemoryNonceStore()
 
-    def verify(self, headers: Mapping[str, str], method: str, target: str, body: bytes) -> tuple[Hotkey, AuthStamp]:
-        """The sender and what must be kept to prove it later; raises ``Unauthorized``."""
+    def now_s(self) -> float:
+        """The clock that freshness is judged by."""
+        return self._clock.now_s()
+
+    def verify(
+        self, headers: Mapping[str, str], method: str, target: str, body: bytes, *, at_s: float | None = None
+    ) -> tuple[Hotkey, AuthStamp]:
+        """The sender and what must be kept to prove it later; raises ``Unauthorized``.
+
+        ``at_s`` is when the headers came (now, if None): a body may take longer than the freshness window. It must lie
+        less than the nonce store's retention minus that window in the past.
+        """
+        instant_s = self._clock.now_s() if at_s is None else at_s
+        lowered = {name.lower(): value for name, value in headers.items()}  # of a header sent twice, the last counts
         try:
             caller = http_auth.verify(
-                headers,
+                lowered,
                 body,
                 method=method,
                 path=target,
@@ -78,24 +92,18 @@ class Verifier:
                 max_age=MAX_AGE_S,
                 allowed_skew=ALLOWED_SKEW_S,
                 nonce_store=self._seen,
-                now_ns=int(self._clock.now_s() * 1e9),
+                now_ns=int(instant_s * 1e9),
                 **_EXPECTED,
             )
         except http_auth.AuthError as error:
             raise Unauthorized(f"The request's signature was refused: {type(error).__name__}.") from None
         if caller.crypto_type != SR25519:
             raise Unauthorized("Requests must be signed with an sr25519 hotkey.")
-        return Hotkey(caller.hotkey_ss58), _stamp(headers, method, target, self.hotkey)
-
-
-def _stamp(headers: Mapping[str, str], method: str, target: str, receiver: Hotkey) -> AuthStamp:
-    return AuthStamp(
-        nonce=headers[http_auth.HEADER_NONCE],
-        signature=headers[http_auth.HEADER_SIGNATURE],
-        method=method,
-        path=target,
-        receiver=receiver,
-    )
+        # The nonce as a number again: btauth signs it so, and the header might spell it another way.
+        signature = lowered[http_auth.HEADER_SIGNATURE.lower()]
+        return Hotkey(caller.hotkey_ss58), AuthStamp(
+            nonce=str(caller.nonce_ns), signature=signature, method=method, path=target, receiver=self.hotkey
+        )
 
 
 def _holds(hotkey: str, data: bytes, signature_hex: str) -> bool:
@@ -138,6 +146,6 @@ def signer_from_wallet(name: str, hotkey: str, path: Path) -> Signer:
     if not file.is_file():
         raise ConfigError(
             f"There is no hotkey at {file}.",
-            remedy="Create it with btcli wallet create, or name another with --wallet.name, --wallet.hotkey, --wallet.path.",
+            remedy="Create it with btcli, or name another by --wallet.name, --wallet.hotkey and --wallet.path.",
         )
     return Signer(Keyfile(str(file), name=hotkey).get_keypair())

@@ -1,11 +1,11 @@
 """The seam between peers: what a request is, what a handler is, and what a caller may expect.
 
-Not here: sockets (``subnet.net.client``, ``subnet.net.server``), the in-memory twin (``subnet.net.memory``), signatures
-(``subnet.net.auth``), the bodies' meaning (``subnet.net.messages``).
-Invariants: a handler sees only requests whose size was checked before they were read and whose signature holds; a caller
-gets the bytes of a successful answer or a ``LiquidError``, never a status; an error from the other side arrives as the
-class of its code, but only as a class that says something about that request (a peer cannot make us believe that our own
-ledger is corrupt).
+Not here: sockets (``subnet.net.client``, ``subnet.net.server``), the in-memory twin (``subnet.net.memory``),
+signatures (``subnet.net.auth``), the bodies' meaning (``subnet.net.messages``).
+Invariants: a handler sees only requests whose size was checked before they were read and whose signature holds; a
+caller gets the bytes of a successful answer or a ``LiquidError``, never a status; an error from the other side arrives
+as the class of its code, but only as a class that says something about that request (a peer cannot make us believe
+that our own ledger is corrupt).
 Source: design.md, sections 2 and 9.
 """
 
@@ -24,16 +24,14 @@ from subnet.records import AuthStamp, Record
 from subnet.types import Hotkey
 
 KIB = 1024
-DEFAULT_CAP_BYTES = (
-    256 * KIB
-)  # bodies of routes without a cap of their own; the largest record, a Commitment, is < 100 KiB
+DEFAULT_CAP_BYTES = 256 * KIB  # routes without a cap of their own; the largest record, a Commitment, is < 100 KiB
 MAX_RESPONSE_BYTES = 1024 * KIB * KIB  # what a caller accepts unless told otherwise: a stage of 256 M fp32 parameters
 MAX_TARGET_CHARS = 2048  # path with query; the longest of ours is a blob key of about 200
 MAX_QUERY_FIELDS = 16  # our routes use at most five
 MAX_TEXT_CHARS = 300  # of another side's message that we repeat in ours
 ANONYMOUS = Hotkey("")  # sender of an unsigned request to a public path
 
-_PATH = re.compile(r"(/[A-Za-z0-9._-]+)+")  # no percent signs: a path has exactly one spelling
+_PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")  # no percent signs, no dot segments: one spelling
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +69,9 @@ class PeerAddress:
 class Peers(Protocol):
     """Sends signed requests to other peers.
 
-    Raises: ``PeerUnreachable`` (refused, lost, closed), ``DeadlineExceeded``, and whatever ``Refused`` or ``Unavailable``
-    the other side answered. Reports nothing. A cancelled request frees its connection; the other side may have acted.
+    Raises: ``PeerUnreachable`` (refused, lost, closed), ``DeadlineExceeded``, and whatever ``Refused`` or
+    ``Unavailable`` the other side answered. Reports nothing. A cancelled request frees its connection; the other side
+    may have acted.
     """
 
     async def request(
@@ -159,7 +158,7 @@ def split_target(target: str) -> tuple[str, dict[str, str]]:
 
 
 def check_url(url: str) -> str:
-    """``url`` without a trailing slash, if it is a bare http(s) origin such as a peer may publish; ``Malformed`` else."""
+    """``url`` without a trailing slash; raises ``Malformed`` unless it is a bare http(s) origin, as peers publish."""
     try:
         parts = urlsplit(url)
         is_origin = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from subnet.errors import Malformed, Missing
 from subnet.types import Digest, Hotkey, RoundId, StageId
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
-MAX_KEY_CHARS = 400
+MAX_KEY_CHARS = 240  # below what any file system takes as one name; ours are about 110
 PARTS = frozenset({"params", "momentum"})
 
 
@@ -26,6 +27,11 @@ def check_key(key: str) -> str:
     if len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key):
         raise Malformed("That is no key of a blob.")
     return key
+
+
+def _folder(prefix: str) -> str:
+    """``prefix`` as whole segments with a closing slash; empty for everything. Raises ``Malformed``."""
+    return f"{check_key(prefix.rstrip('/'))}/" if prefix else ""
 
 
 def shard_key(run_hash: Digest, round_: RoundId, stage: StageId, hotkey: Hotkey, shard: int, part: str) -> str:
@@ -85,7 +91,8 @@ class MemoryBlobs:
 
     async def keys(self, prefix: str) -> list[str]:
         """See ``Blobs``."""
-        return sorted(key for key in self._values if key.startswith(prefix))
+        folder = _folder(prefix)
+        return sorted(key for key in self._values if key.startswith(folder))
 
     async def delete(self, key: str) -> None:
         """See ``Blobs``."""
@@ -123,11 +130,13 @@ class StoreBlobs:
         """See ``Blobs``."""
 
         def listed() -> list[str]:
-            return sorted(item["path"] for batch in self._store.list(prefix.rstrip("/")) for item in batch)
+            return sorted(item["path"] for batch in self._store.list(folder or None) for item in batch)
+
+        folder = _folder(prefix)
 
         return await asyncio.to_thread(listed)
 
     async def delete(self, key: str) -> None:
         """See ``Blobs``."""
-        if await self.size(key) is not None:
+        with suppress(FileNotFoundError):
             await self._store.delete_async(check_key(key))

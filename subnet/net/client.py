@@ -1,8 +1,8 @@
 """``Peers`` over HTTP: signed requests on kept-alive connections, a deadline on each.
 
 Not here: retries (whoever waits for something knows best how), the other side (``subnet.net.server``).
-Invariants: no request outlives its deadline; no answer is read past the cap; an error arrives as the ``LiquidError`` that
-the other side raised.
+Invariants: no request outlives its deadline; no answer is read past the cap, nor unpacked; an error arrives as the
+``LiquidError`` that the other side raised; a cancelled request closes its connection.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from subnet.errors import DeadlineExceeded, PeerUnreachable, TooLarge
 from subnet.net.auth import Signer
 from subnet.net.base import MAX_RESPONSE_BYTES, PeerAddress, Response, check_url, opened, target_of
 
+KEEPALIVE_S = 15.0  # less than the server's, so that a POST never meets a connection that is just being closed
 CONNECT_TIMEOUT_S = 5.0  # a peer that does not even accept a connection is gone; loopback and WAN take < 1 s
 
 
@@ -27,10 +28,11 @@ class HttpPeers:
         self._signer = signer
         self._max_response_bytes = max_response_bytes
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept"),
             cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
         )
 
     async def request(

@@ -71,6 +71,10 @@ class LedgerFollower:
         """Wait until the ledger goes beyond entry ``seq``."""
         await self.until(lambda view: view.seq != seq)
 
+    async def reaches(self, seq: int, timeout_s: float) -> bool:
+        """Wait until entry ``seq`` is here."""
+        return await self.until(lambda view: view.seq >= seq, timeout_s)
+
     def prefix(self, seq: int, head: str) -> list[LedgerEntry]:
         """The entries ``[0, seq]``; raises ``LedgerCorrupt`` when the last one's hash is not ``head``."""
         if not 0 <= seq < len(self.entries) or self.entries[seq].hash != head:

@@ -1,8 +1,9 @@
 """Requests and replies that nobody stores, and the body that carries tensors between neighbours.
 
 Not here: records that are signed and kept (``subnet.records``), the tensor container (``subnet.codec.tensors``).
-Invariants: strict decoding, as for all records; a tensor body is one safetensors file whose metadata holds the envelope
-and nothing else, and whose tensors have the digest that the envelope states; an envelope of another protocol is refused.
+Invariants: strict decoding, as for all records; a tensor body is one safetensors file whose metadata holds the
+envelope and nothing else, and whose tensors have the digest that the envelope states; an envelope of another protocol
+is refused.
 Source: design.md, section 3.
 """
 

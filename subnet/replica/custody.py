@@ -42,6 +42,7 @@ class Held:
     tokens: Tensor
     inputs: Mapping[str, Tensor] | None
     auth: AuthStamp | None
+    envelope: str | None = None
     life: Life = Life.QUEUED
     outputs: Mapping[str, Tensor] | None = None
     version: int = 0
@@ -51,6 +52,7 @@ class Held:
     grads: Mapping[str, Tensor] | None = None
     grads_from: Hotkey | None = None
     grads_auth: AuthStamp | None = None
+    grads_envelope: str | None = None
 
 
 @dataclass
@@ -147,7 +149,12 @@ class Custody:
         held.life, held.downstream, held.out_attempt = Life.LEAVING, None, held.out_attempt + 1
 
     def receive_grads(
-        self, microbatch: MicrobatchId, grads: Mapping[str, Tensor], sender: Hotkey, auth: AuthStamp | None
+        self,
+        microbatch: MicrobatchId,
+        grads: Mapping[str, Tensor],
+        sender: Hotkey,
+        auth: AuthStamp | None,
+        envelope: str,
     ) -> str:
         """A gradient arrived; returns "" when it is to be applied, else why it is not."""
         held = self.held.get(microbatch)
@@ -157,7 +164,8 @@ class Custody:
             return "duplicate"
         if held.life is Life.QUEUED:
             return "unknown"
-        held.life, held.grads, held.grads_from, held.grads_auth = Life.RETURNING, grads, sender, auth
+        held.life, held.grads = Life.RETURNING, grads
+        held.grads_from, held.grads_auth, held.grads_envelope = sender, auth, envelope
         return ""
 
     def answered(self, microbatch: MicrobatchId, grads: Mapping[str, Tensor] | None, version: int) -> None:

@@ -28,11 +28,11 @@ from subnet.replica.merging import Merger, Vector
 from subnet.replica.pipeline import RoundPipeline
 from subnet.replica.serving import Shelf
 from subnet.replica.site import Site
-from subnet.swarm import router
 from subnet.swarm.view import RoundView, RunView
 from subnet.train.checkpoint import load_state, save_state
-from subnet.train.engine import StageEngine, StepPlan
+from subnet.train.engine import StageEngine
 from subnet.train.merge import params_root
+from subnet.train.plan import step_plan
 from subnet.train.recorder import FinishedRound, RecordedStage
 from subnet.train.state import StageState
 from subnet.types import Digest, Hotkey, MicrobatchId, Phase, RoundId, StageId
@@ -212,19 +212,16 @@ class Replica:
     def _folder(self, round_: RoundId) -> Path:
         return self._site.data_dir / "rounds" / str(round_)
 
-    def _plan(self, document: RoundDocument) -> StepPlan:
-        run, num_steps = self._site.run, self._site.run.round.inner_steps
-        run_tokens = len(document.microbatches()) * run.microbatch_tokens
-        own_tokens = router.expected_tokens(document, run, self._site.hotkey)
-        before = document.first_microbatch * run.microbatch_tokens
-        return StepPlan(before, own_tokens / num_steps, run_tokens / num_steps)
-
     async def _open(self, document: RoundDocument) -> RecordedStage | None:
         """The recorded stage of this round: resumed from its folder if there is one, else begun from the edge.
 
         None when this replica does not hold the round's start state; it synchronises at the next edge.
         """
-        engine, folder, plan = self._seat.engine, self._folder(document.round), self._plan(document)
+        engine, folder, plan = (
+            self._seat.engine,
+            self._folder(document.round),
+            step_plan(document, self._site.run, self._site.hotkey),
+        )
         digest = document.record_digest()
         if folder.exists():
             try:

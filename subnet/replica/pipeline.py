@@ -187,6 +187,7 @@ class RoundPipeline:
                 attempt=held.attempt,
                 peer=held.upstream,
                 auth=held.auth,
+                envelope=held.envelope,
             )
             if result.outputs is not None:
                 return result, None
@@ -208,10 +209,10 @@ class RoundPipeline:
 
     async def _backward(self, held: Held) -> None:
         recorded = self._recorded
-        grads, peer, auth = held.grads, held.grads_from, held.grads_auth
+        grads, peer, auth, envelope = held.grads, held.grads_from, held.grads_auth, held.grads_envelope
 
         def work() -> BackwardResult:
-            result = recorded.backward(held.microbatch, grads, peer=peer, auth=auth)
+            result = recorded.backward(held.microbatch, grads, peer=peer, auth=auth, envelope=envelope)
             recorded.step_if_due()
             return result
 
@@ -244,6 +245,7 @@ class RoundPipeline:
             return reply(ForwardReply(accepted=False, queue=custody.num_pending()))
         tokens = tensors.pop("tokens")
         held = Held(microbatch, envelope.attempt, request.sender, envelope.path, tokens, tensors, request.auth)
+        held.envelope = envelope.encoded().decode()
         if microbatch in custody.returned:  # a second attempt is served the gradient that the first one earned
             held.life, held.inputs = Life.ANSWERED, None
         is_new = custody.accept(held)
@@ -257,7 +259,9 @@ class RoundPipeline:
         """``POST /v1/backward``: the gradient of a microbatch that this replica sent on."""
         envelope, tensors = unpack_body(request.body, self._wire.backward, max_bytes=self._wire.max_bytes)
         self._check(envelope, request.sender, from_stage=self._stage + 1)
-        reason = self.custody.receive_grads(envelope.microbatch, tensors, request.sender, request.auth)
+        reason = self.custody.receive_grads(
+            envelope.microbatch, tensors, request.sender, request.auth, envelope.encoded().decode()
+        )
         self._work.set()
         return reply(BackwardReply(applied=not reason, reason=reason))
 

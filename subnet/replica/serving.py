@@ -11,6 +11,7 @@ import json
 
 from subnet.config import RunConfig
 from subnet.errors import Forbidden, Malformed, Missing
+from subnet.hashing import canonical_json
 from subnet.net.base import Caps, Request, Response
 from subnet.net.follower import LedgerFollower
 from subnet.records import RoundDocument
@@ -76,7 +77,8 @@ class Shelf:
 
         def read() -> bytes:
             with Journal.open_read_only(path) as journal:
-                head = json.dumps({"leaves": journal.leaves()}).encode() + b"\n"
+                entries = [frame.entry.plain() for frame in journal.frames()]
+                head = canonical_json(entries) + b"\n"
                 return head + encode_frames(journal.read(index) for index in range(part.first_entry, part.end_entry))
 
         return Response(200, await self._site.compute(read))

@@ -23,7 +23,7 @@ from subnet.train.recorder import FinishedRound, RecordedStage
 from subnet.types import MicrobatchId
 
 SCALE = 10.0  # by how much the scaling cheat inflates its pseudo-gradient
-SILENT_AFTER = 40  # requests that the silent cheat answers before it falls silent: some way into the first rounds
+SILENT_AFTER = 12  # requests that the silent cheat answers before it falls silent: some way into the first rounds
 
 
 def _noise(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

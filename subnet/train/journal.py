@@ -40,7 +40,8 @@ class JournalEntry(Record):
     """One operation. ``version``: the engine's parameter version; for a backward that of its forward.
 
     ``input_digest`` covers the body (token ids and inputs, or gradients), ``output_digest`` what the operation produced;
-    either is None where there is none. ``auth`` proves who sent the input.
+    either is None where there is none. ``auth`` and ``envelope`` (canonical JSON) prove who sent the input: with the body they give
+    back the request that was signed.
     """
 
     index: int
@@ -55,6 +56,7 @@ class JournalEntry(Record):
     num_tokens: int
     learning_rate: float | None
     auth: AuthStamp | None
+    envelope: str | None
 
     def leaf(self) -> Digest:
         """The entry's leaf in the journal's Merkle tree."""

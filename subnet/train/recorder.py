@@ -75,8 +75,8 @@ class FinishedRound:
 
 
 @dataclass
-class _Progress:
-    """What the journal so far amounts to."""
+class Progress:
+    """What the journal so far amounts to. ``heads``: microbatches in flight."""
 
     applied: list[MicrobatchId] = field(default_factory=list)
     tokens: int = 0
@@ -104,7 +104,7 @@ class RecordedStage:
         self._journal = journal
         self._document = document
         self._start = start
-        self._progress = _Progress()
+        self._progress = Progress()
 
     @classmethod
     def begin(cls, engine: StageEngine, folder: Path, state: StageState, document: Digest, plan: StepPlan) -> Self:
@@ -184,6 +184,7 @@ class RecordedStage:
         attempt: int = 0,
         peer: Hotkey | None = None,
         auth: AuthStamp | None = None,
+        envelope: str | None = None,
     ) -> ForwardResult:
         """``StageEngine.forward``, journalled."""
         result = self.engine.forward(microbatch, tokens, inputs)
@@ -201,6 +202,7 @@ class RecordedStage:
             num_tokens=tokens[:, 1:].numel(),
             learning_rate=None,
             auth=auth,
+            envelope=envelope,
         )
         self._write(entry, pack(body))
         return result
@@ -212,6 +214,7 @@ class RecordedStage:
         *,
         peer: Hotkey | None = None,
         auth: AuthStamp | None = None,
+        envelope: str | None = None,
     ) -> BackwardResult:
         """``StageEngine.backward``, journalled."""
         result = self.engine.backward(microbatch, grads)
@@ -228,6 +231,7 @@ class RecordedStage:
             num_tokens=self.engine.run.microbatch_tokens,
             learning_rate=None,
             auth=auth,
+            envelope=envelope,
         )
         self._write(entry, b"" if grads is None else pack(grads))
         return result
@@ -255,6 +259,7 @@ class RecordedStage:
             num_tokens=result.num_tokens,
             learning_rate=result.learning_rate,
             auth=None,
+            envelope=None,
         )
         self._write(entry, b"")
         return result
@@ -306,7 +311,7 @@ class RecordedStage:
         self._journal.close()
 
 
-def progress_note(progress: _Progress, entry: JournalEntry) -> None:
+def progress_note(progress: Progress, entry: JournalEntry) -> None:
     """Count one entry."""
     microbatch = entry.microbatch
     if entry.kind is EntryKind.FORWARD and microbatch is not None:

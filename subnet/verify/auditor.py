@@ -11,31 +11,35 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 from subnet.config import RunConfig
 from subnet.data.corpus import Corpus
-from subnet.errors import LiquidError, Malformed, Missing, Refused, Unavailable
+from subnet.errors import Malformed, Missing, Refused, Unavailable
 from subnet.hashing import sha256
 from subnet.log import Event, event
+from subnet.net.auth import verify_stamp
 from subnet.net.base import PeerAddress, Peers
 from subnet.net.follower import LedgerFollower
 from subnet.records import Verdict
 from subnet.swarm.view import RoundView
 from subnet.train.checkpoint import decode_state
-from subnet.train.journal import decode_frames
+from subnet.train.journal import JournalEntry, decode_frames
 from subnet.types import Digest, Hotkey, Outcome, RoundId
 from subnet.verify.challenge import Challenge, challenges
-from subnet.verify.replay import AuditResult, Evidence, audit_segment
+from subnet.verify.continuity import merged_optim_root
+from subnet.verify.disputes import WRONG_SHARD, Disputes, dispute_segment
+from subnet.verify.replay import AuditResult, Claim, Evidence, audit_segment, fresh_optim_root
 from subnet.verify.screen import suspects
 
 ATTEMPTS = 5  # fetches of a segment before its miner fails as unavailable
+UNAVAILABLE = "unavailable"
 PAUSE_S = 2.0  # between them: longer than a miner needs to restart, all together
 
-BeaconSource = Callable[[int], Awaitable[str | None]]  # block number -> its hash once it is final
+BeaconSource = Callable[[int], Awaitable[str]]  # block number -> its hash; waits until the block is final
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Auditor:
     def __init__(self, site: AuditSite, follower: LedgerFollower) -> None:
         self._site = site
         self._follower = follower
+        self._disputes = Disputes(site.run, site.peers, site.orchestrator)
         self._challenged: dict[Hotkey, RoundId] = {}
         self._verified: set[tuple[RoundId, Hotkey, int]] = set()
 
@@ -102,15 +107,24 @@ class Auditor:
         for challenge in drawn:
             self._challenged[challenge.hotkey] = view.round
             await self._audit(view, challenge, beacon)
+        await self._audit_merge(view, beacon)
+
+    async def _audit_merge(self, view: RoundView, beacon: Digest) -> None:
+        """Name the liar behind every disputed shard; one verdict per owner and round says enough."""
+        await self._follower.until(lambda ledger: ledger.last_round >= view.round)
+        named: set[Hotkey] = set()
+        for owner, shard in await self._disputes.liars(self._follower.view, view):
+            if owner not in named:
+                named.add(owner)
+                result = AuditResult(Outcome.FAILED, WRONG_SHARD, 0.0, 0, 0.0)
+                await self._report(view, Challenge(owner, dispute_segment(shard)), beacon, result)
 
     async def _beacon(self, view: RoundView) -> Digest:
         """Randomness that nobody knew before the set closed: the hash of the block that the closing entry named."""
         assert view.set_hash is not None
         if view.beacon_block < 0:
             return view.set_hash
-        while (block_hash := await self._site.beacon(view.beacon_block)) is None:
-            await asyncio.sleep(PAUSE_S / 4)
-        return sha256(block_hash.encode())
+        return sha256((await self._site.beacon(view.beacon_block)).encode())
 
     # --- re-verification
 
@@ -120,7 +134,13 @@ class Auditor:
         for item in self._follower.view.verdicts:
             verdict = item.verdict
             key = (verdict.round, verdict.hotkey, verdict.segment)
-            if verdict.outcome is Outcome.FAILED and item.author != self._site.hotkey and key not in self._verified:
+            is_replayed = verdict.segment >= 0  # disputed shards are recomputed by every validator anyway
+            if (
+                is_replayed
+                and verdict.outcome is Outcome.FAILED
+                and item.author != self._site.hotkey
+                and key not in self._verified
+            ):
                 found.append(key)
         return found
 
@@ -138,8 +158,9 @@ class Auditor:
 
     async def _audit(self, view: RoundView, challenge: Challenge, beacon: Digest) -> None:
         self._verified.add((view.round, challenge.hotkey, challenge.segment))
-        began_s = time.thread_time()
-        result = await self._result(view, challenge)
+        await self._report(view, challenge, beacon, await self._result(view, challenge))
+
+    async def _report(self, view: RoundView, challenge: Challenge, beacon: Digest, result: AuditResult) -> None:
         verdict = Verdict(
             round=view.round,
             hotkey=challenge.hotkey,
@@ -148,7 +169,7 @@ class Auditor:
             reason=result.reason,
             error=result.error,
             num_microbatches=result.num_microbatches,
-            cost_s=result.cost_s or time.thread_time() - began_s,
+            cost_s=result.cost_s,
             beacon=beacon,
         )
         failed = result.outcome is Outcome.FAILED
@@ -164,39 +185,59 @@ class Auditor:
         await self._publish(verdict)
 
     async def _result(self, view: RoundView, challenge: Challenge) -> AuditResult:
+        evidence: Evidence | None = None
         for attempt in range(ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(PAUSE_S)
             try:
                 evidence = await self._fetch(view, challenge)
+                break
             except (Unavailable, Missing):
-                if attempt + 1 < ATTEMPTS:
-                    await asyncio.sleep(PAUSE_S)
                 continue
-            except LiquidError as error:
+            except Refused as error:
                 return AuditResult(Outcome.FAILED, error.code, 0.0, 0, 0.0)
-            run, corpus, ledger_view = self._site.run, self._site.corpus, self._follower.view
+        if evidence is None:
+            return AuditResult(Outcome.FAILED, UNAVAILABLE, 0.0, 0, 0.0)
+        work = partial(
+            audit_segment,
+            self._site.run,
+            self._site.corpus,
+            self._claim(view, challenge, evidence),
+            evidence,
+            verify_stamp,
+        )
+        return await asyncio.get_running_loop().run_in_executor(self._site.executor, work)
 
-            def work(evidence: Evidence = evidence) -> AuditResult:
-                return audit_segment(run, corpus, ledger_view, view, challenge, evidence)
-
-            return await asyncio.get_running_loop().run_in_executor(self._site.executor, work)
-        return AuditResult(Outcome.FAILED, "unavailable", 0.0, 0, 0.0)
+    def _claim(self, view: RoundView, challenge: Challenge, evidence: Evidence) -> Claim:
+        hotkey = challenge.hotkey
+        fresh = fresh_optim_root(self._site.run, len(evidence.start.params))
+        merged = merged_optim_root(self._follower.view, view, hotkey)
+        roots = {fresh} if merged is None else {fresh, merged}
+        return Claim(hotkey, view.document, view.commitments[hotkey], challenge.segment, roots)
 
     async def _fetch(self, view: RoundView, challenge: Challenge) -> Evidence:
-        """The journal's leaves, the segment's frames and its start state, from the miner that committed to them."""
+        """The journal, the segment's start state and the round's, from the miner that committed to them."""
         entry = view.entry_of(challenge.hotkey)
         assert entry is not None
         peer = self._follower.view.peers.get(challenge.hotkey)
         address = PeerAddress(challenge.hotkey, peer.registration.url if peer else entry.url)
-        query = {"round": str(view.round), "segment": str(challenge.segment)}
-        timeout_s = self._site.run.custody.request_timeout_s
-        journal = await self._site.peers.request(address, "GET", "/v1/journal", query=query, timeout_s=timeout_s)
-        state = await self._site.peers.request(address, "GET", "/v1/state", query=query, timeout_s=timeout_s)
+
+        async def get(path: str, segment: int) -> bytes:
+            query = {"round": str(view.round), "segment": str(segment)}
+            timeout_s = self._site.run.custody.request_timeout_s
+            return await self._site.peers.request(address, "GET", path, query=query, timeout_s=timeout_s)
+
+        journal = await get("/v1/journal", challenge.segment)
+        state, _ = decode_state(await get("/v1/state", challenge.segment))
+        start = state if challenge.segment == 0 else decode_state(await get("/v1/state", 0))[0]
         head, _, frames = journal.partition(b"\n")
         try:
-            leaves = [Digest(str(leaf)) for leaf in json.loads(head)["leaves"]]
-        except (ValueError, KeyError, TypeError):
-            raise Malformed("The journal's leaves cannot be read.") from None
-        return Evidence(leaves=leaves, frames=decode_frames(frames), state=decode_state(state))
+            plain = json.loads(head)
+        except ValueError:
+            raise Malformed("The journal's entries cannot be read.") from None
+        if not isinstance(plain, list):
+            raise Malformed("The journal's entries are not a list.")
+        return Evidence([JournalEntry.from_plain(item) for item in plain], decode_frames(frames), state, start)
 
     async def _publish(self, verdict: Verdict) -> None:
         timeout_s = self._site.run.custody.request_timeout_s

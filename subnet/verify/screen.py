@@ -4,7 +4,7 @@ Not here: any punishment. A suspect is only challenged more often (``subnet.veri
 nothing by it.
 Invariants: pure; a stage is screened only among its own replicas, and only where there are enough of them for a median
 absolute deviation to mean something.
-Source: design.md section 7; median/MAD as in Hampel 1974, the scale 1.4826 makes it a standard deviation under a normal.
+Source: design.md section 7; median/MAD as in Hampel 1974, 1.4826 makes it a standard deviation.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from subnet.records import Commitment, LossItem
+from subnet.swarm.view import RoundView
 from subnet.types import Hotkey, StageId
 
 MIN_REPLICAS = 4  # with three, the MAD is the distance between two of them and anybody can be the outlier
@@ -33,7 +34,13 @@ class Suspect:
     deviations: float
 
 
-def suspects(commitments: Mapping[Hotkey, Commitment], losses: Iterable[LossItem] = ()) -> tuple[Suspect, ...]:
+def suspects(audited: RoundView) -> tuple[Hotkey, ...]:
+    """Whom to challenge in a round whatever the draw says: the outliers of its closed set."""
+    members = {hotkey: audited.commitments[hotkey] for hotkey in audited.members}
+    return tuple(sorted({found.hotkey for found in outliers(members, audited.losses.values())}))
+
+
+def outliers(commitments: Mapping[Hotkey, Commitment], losses: Iterable[LossItem] = ()) -> tuple[Suspect, ...]:
     """Outliers of one round, by hotkey.
 
     Statistics: L2 norm of the pseudo-gradient, inner steps, and the mean loss over the microbatches that passed through

@@ -25,6 +25,7 @@ from subnet.replica.lifecycle import Replica
 from subnet.replica.serving import request_caps
 from subnet.replica.site import Site
 from subnet.types import Role
+from subnet.verify.auditor import Auditor, AuditSite
 
 
 class InlineExecutor(Executor):
@@ -62,6 +63,7 @@ class Net:
     blobs: MemoryBlobs = field(default_factory=MemoryBlobs)
     clock: LoopClock = field(default_factory=LoopClock)
     miners: dict[str, Miner] = field(default_factory=dict)
+    validators: list[asyncio.Task[None]] = field(default_factory=list)
     orchestrator: Orchestrator | None = None
     orchestrator_task: asyncio.Task[None] | None = None
 
@@ -120,6 +122,36 @@ class Net:
         miner.task = asyncio.create_task(replica.run())
         return miner
 
+    async def start_validator(self, name: str) -> None:
+        """Start a validator; its beacon is the ledger, as without a chain."""
+        signer = dev_signer(f"//{name}")
+
+        async def handle(request: Any) -> Any:
+            raise AssertionError("validators serve nothing")
+
+        async def no_chain(number: int) -> str:
+            raise AssertionError("there is no chain here")
+
+        peers = self.network.attach(signer.hotkey, handle, signer=signer)
+        follower = LedgerFollower(peers, self.orchestrator_address)
+        site = AuditSite(
+            self.run, signer.hotkey, self.orchestrator_address, peers, self.corpus, InlineExecutor(), no_chain
+        )
+        registration = PeerRegistered(
+            run_hash=self.run.hash(),
+            role=Role.VALIDATOR,
+            url=f"http://{name}.test:1",
+            tokens_per_s=0.0,
+            memory_bytes=1 << 30,
+            device="cpu",
+            corpus_hash=self.corpus.digest,
+        )
+        await peers.request(self.orchestrator_address, "POST", "/v1/register", registration.encoded(), timeout_s=10.0)
+        self.validators += [
+            asyncio.create_task(follower.run()),
+            asyncio.create_task(Auditor(site, follower).run()),
+        ]
+
     async def kill_miner(self, name: str) -> None:
         """The process is gone at this instant."""
         miner = self.miners[name]
@@ -132,7 +164,7 @@ class Net:
         """Wait until every living miner saw the run stop; a crash is raised."""
         tasks = [miner.task for miner in self.miners.values() if miner.task is not None and not miner.task.cancelled()]
         async with asyncio.timeout(timeout_s):
-            await asyncio.gather(*tasks)
+            await asyncio.gather(*tasks, *self.validators[1::2])
 
 
 @asynccontextmanager
@@ -145,4 +177,7 @@ async def network(folder: Path, run: RunConfig, corpus: Corpus, *, rounds: int) 
     finally:
         for name in list(net.miners):
             await net.kill_miner(name)
+        for task in net.validators:
+            task.cancel()
+        await asyncio.gather(*net.validators, return_exceptions=True)
         await net.stop_orchestrator()

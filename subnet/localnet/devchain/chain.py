@@ -185,8 +185,9 @@ class DevChain:
 
     def produce(self) -> Block:
         """One block with everything that is ready."""
-        number = self.head.number + 1
-        now = max(self.now_ms(), self.head.time_ms + 1)
+        parent = self.head
+        number = parent.number + 1
+        now = max(self.now_ms(), parent.time_ms + 1)
         self.state.next_block(number)
         self.state.put("System", "Number", number)
         self.state.put("Timestamp", "Now", now)
@@ -202,15 +203,12 @@ class DevChain:
                 records += [self._record(len(included), *event) for event in events]
                 included.append(entry.extrinsic.raw)
         self.state.put("System", "Events", records)
-        content = self.head.hash.encode() + now.to_bytes(8, "little") + b"".join(included)
+        content = parent.hash.encode() + now.to_bytes(8, "little") + b"".join(included)
         block_hash = "0x" + blake2_256(number.to_bytes(8, "little") + content).hex()
-        block = Block(number, block_hash, self.head_hash(number - 1), tuple(included), now)
+        block = Block(number, block_hash, parent.hash, tuple(included), now)
         self._append(block)
         self._tell(block, settled)
         return block
-
-    def head_hash(self, number: int) -> str:
-        return self.blocks[number].hash
 
     def _append(self, block: Block) -> None:
         self.blocks[block.number] = block

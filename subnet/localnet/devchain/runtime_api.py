@@ -106,7 +106,8 @@ def subnet_fields(view: View, netuid: int) -> dict[str, Any]:
     return {
         "netuid": netuid,
         "name": list(b"devnet"),
-        "symbol": list(read(view, "TokenSymbol", netuid)),
+        # The codec reads bytes that are UTF-8 as text.
+        "symbol": list(read(view, "TokenSymbol", netuid).encode()),
         "identity": None,
         "network_registered_at": read(view, "NetworkRegisteredAt", netuid),
         "owner_hotkey": read(view, "SubnetOwnerHotkey", netuid),
