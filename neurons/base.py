@@ -105,10 +105,10 @@ def find_orchestrator(config: NeuronConfig, snapshot: ChainSnapshot | None) -> P
 async def fetch_run(neuron: Neuron, orchestrator: PeerAddress) -> tuple[RunInfo, RunConfig]:
     """The run's configuration, checked against its hash; waits for an orchestrator that is still starting."""
     deadline_s = neuron.clock.now_s() + JOIN_TIMEOUT_S
-    while True:
+    body: bytes | None = None
+    while body is None:
         try:
             body = await neuron.peers.request(orchestrator, "GET", "/v1/run", timeout_s=10.0)
-            break
         except Unavailable:
             if neuron.clock.now_s() > deadline_s:
                 raise
@@ -173,7 +173,7 @@ def run_program(config: NeuronConfig, work: Coroutine[Any, Any, None]) -> int:
     configure_logging(level=config.log_level, as_json=config.logging.json_lines)
     try:
         asyncio.run(_supervise(work))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the supervisor: names what it knows, logs the rest
         failure = named_failure(error)
         if failure is None:
             event(Event.TASK_FAILED, level=50, exc_info=True)

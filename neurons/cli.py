@@ -5,11 +5,13 @@ Not here: the programs. Each is imported only when it is asked for, so that one 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
 from subnet.errors import LiquidError
 
+PARENT = "LIQUID_PARENT"  # set by a localnet for its programs
 Main = Callable[[list[str]], int]
 
 
@@ -79,6 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(usage(), file=sys.stderr if wrong else sys.stdout)
         return 2 if wrong or not arguments else 0
     load, _ = PROGRAMS[arguments[0]]
+    if PARENT in os.environ:
+        from subnet.localnet.processes import die_with_parent
+
+        die_with_parent()
     try:
         return load()(arguments[1:])
     except LiquidError as error:

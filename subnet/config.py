@@ -8,6 +8,7 @@ has a unit and a one-line description; presets by name ship with the package (``
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -99,8 +100,8 @@ class RoundConfig(Section):
     """Size and rhythm of a round."""
 
     microbatches: int = Field(64, ge=1, description="microbatches per round")
-    inner_steps: int = Field(8, ge=1, description="optimiser steps of every replica per round (H)")
-    snapshot_steps: int = Field(4, ge=1, description="inner steps per journal segment")
+    inner_steps: int = Field(32, ge=1, description="optimiser steps of every replica per round (H)")
+    snapshot_steps: int = Field(16, ge=1, description="inner steps per journal segment")
     retention_rounds: int = Field(3, ge=1, description="rounds whose journals and snapshots are kept for audits")
     single_candidate_share: float = Field(0.1, ge=0, le=1, description="microbatches whose next hop has no choice")
     min_replicas: int = Field(2, ge=1, description="replicas per stage that a round waits for until its deadline")
@@ -172,6 +173,15 @@ class RunConfig(Section):
     def hash(self) -> Digest:
         """The digest by which peers know the run."""
         return digest_of(self.model_dump(mode="json"))
+
+    def to_toml(self) -> str:
+        """The configuration as a file that ``load_run_config`` reads back to the same hash."""
+        plain = self.model_dump(mode="json")
+        lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items() if not isinstance(value, dict)]
+        for section, fields in plain.items():
+            if isinstance(fields, dict):
+                lines += ["", f"[{section}]", *(f"{name} = {json.dumps(value)}" for name, value in fields.items())]
+        return "\n".join(lines) + "\n"
 
     def with_values(self, **paths: Any) -> RunConfig:
         """A copy with dotted settings replaced, as in ``with_values(**{"round.microbatches": 8})``."""

@@ -8,6 +8,7 @@ Invariants: equal files give equal bytes, splits and digests on every machine; n
 from __future__ import annotations
 
 import hashlib
+import os
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,10 +53,12 @@ def load_corpus(source: str, held_out_share: float) -> Corpus:
 
 
 def _files(root: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
-    for path in sorted(root.rglob("*"), key=lambda path: path.relative_to(root).as_posix()):
-        relative = path.relative_to(root)
-        if path.suffix in suffixes and not SKIPPED & set(relative.parts[:-1]) and path.is_file():
-            yield relative.as_posix(), path
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in SKIPPED]  # never walk into installed packages
+        found += [Path(folder, name) for name in names if name.endswith(suffixes)]
+    named = sorted((path.relative_to(root).as_posix(), path) for path in found)
+    yield from ((name, path) for name, path in named if path.is_file())
 
 
 def _read_path(path: Path) -> list[tuple[str, bytes]]:

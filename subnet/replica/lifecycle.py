@@ -76,8 +76,9 @@ class Replica:
     async def run(self) -> None:
         """Serve the run until it stops; raises ``LedgerCorrupt`` on a fork. Cancel to leave."""
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.follower.run()), group.create_task(self._heartbeats())]
+            tasks = [group.create_task(self.follower.run())]
             await self._join()
+            tasks.append(group.create_task(self._heartbeats()))
             await self._play()
             for task in tasks:
                 task.cancel()

@@ -58,7 +58,7 @@ def apply_genesis(chain: DevChain, genesis: Genesis) -> list[int]:
     """Put everything on a new chain; returns the subnets' numbers."""
     for account, rao in genesis.accounts.items():
         chain.endow(account, rao)
-    numbers = []
+    numbers: list[int] = []
     for subnet in genesis.subnets:
         try:
             netuid = chain.add_subnet(subnet.owner_coldkey, subnet.owner_hotkey, **subnet.settings)

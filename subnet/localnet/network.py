@@ -1,0 +1,323 @@
+"""``liquid localnet``: a whole network on this machine, from nothing to a summary that is checked.
+
+Starts an embedded chain, an orchestrator, miners and validators as separate programs, shows them live, kills and
+restarts miners on request, and ends with claims about itself; exits with 1 if one of them is untrue.
+Not here: what any of the programs does. Invariants: every wait has a deadline; no process is left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+
+from subnet.chain.base import ChainSnapshot
+from subnet.chain.live import LiveChain, load_wallet
+from subnet.config import load_run_config
+from subnet.data.corpus import bigram_entropy, load_corpus
+from subnet.errors import ChainError, LiquidError, Missing, Unavailable
+from subnet.localnet.checks import Facts, claims
+from subnet.localnet.facts import digests_differed, held_out_losses, merged_params, pay
+from subnet.localnet.keys import OWNER, Keys, make_keys, write_genesis
+from subnet.localnet.options import Options, parse_options
+from subnet.localnet.processes import Processes
+from subnet.localnet.summary import Timing, as_json, show
+from subnet.localnet.table import Picture, headline, render
+from subnet.net.auth import signer_from_wallet
+from subnet.net.base import PeerAddress
+from subnet.net.client import HttpPeers
+from subnet.net.follower import LedgerFollower
+from subnet.types import Phase
+
+PRESET = "localnet"
+LOOK_S = 1.0  # between looks at the network
+SETTLE_S = 90.0  # after the last round: for verdicts that lag behind, the last epoch and its weights
+BLOCK_TIME_S = 0.25
+TEMPO_BLOCKS = 20
+NETUID = 1
+
+
+@dataclass
+class Network:
+    """What is running."""
+
+    options: Options
+    folder: Path
+    keys: Keys
+    processes: Processes
+    peers: HttpPeers
+    console: Console
+    began_s: float = field(default_factory=time.monotonic)
+    chain: LiveChain | None = None
+    chain_url: str = "none"
+    orchestrator: PeerAddress | None = None
+    follower: LedgerFollower | None = None
+    snapshot: ChainSnapshot | None = None
+    status: dict[str, Any] = field(default_factory=dict)
+    first_training: tuple[float, int] | None = None
+
+
+# --- starting
+
+
+def _flags(net: Network, name: str) -> list[str | Path]:
+    return [
+        *("--netuid", str(NETUID), "--subtensor.network", net.chain_url),
+        *("--wallet.path", net.keys.wallets, "--wallet.name", name, "--wallet.hotkey", "default"),
+        *("--axon.ip", "127.0.0.1", "--axon.port", "0", "--neuron.data_dir", net.folder / "data"),
+    ]
+
+
+def _write_run(net: Network) -> Path:
+    """The preset with this network's options, as a TOML file."""
+    options = net.options
+    run = load_run_config(PRESET).with_values(
+        **{
+            "seed": options.seed,
+            "stages.num_stages": options.stages,
+            "boundary.kind": options.boundary,
+            "round.min_replicas": options.replicas,
+        }
+    )
+    path = net.folder / "run.toml"
+    path.write_text(run.to_toml())
+    return path
+
+
+async def _start(net: Network) -> None:
+    options, processes = net.options, net.processes
+    if options.chain:
+        genesis = net.folder / "genesis.json"
+        write_genesis(genesis, net.keys, options)
+        timing = ("--block-time", str(BLOCK_TIME_S), "--tempo", str(TEMPO_BLOCKS))
+        child = await processes.start("chain", ["devchain", "--genesis", genesis, "--port", str(options.port), *timing])
+        net.chain_url = await processes.listening(child)
+        net.chain = LiveChain(net.chain_url, NETUID, load_wallet(net.keys.wallets, OWNER, "default"))
+        net.console.print(f"chain at {net.chain_url}; try, while it runs:")
+        net.console.print(f"  btcli --network {net.chain_url} subnets show {NETUID}", highlight=False)
+        net.console.print(f"  btcli --network {net.chain_url} query metagraph --netuid {NETUID}", highlight=False)
+    own = [] if options.chain else ["--orchestrator.hotkey", net.keys.hotkeys[OWNER]]
+    stop = ["--stop_after_rounds", str(options.rounds)] if options.rounds else []
+    child = await processes.start(
+        "orchestrator", ["orchestrator", "--run", _write_run(net), *stop, *_flags(net, OWNER), *own]
+    )
+    net.orchestrator = PeerAddress(net.keys.hotkeys[OWNER], await processes.listening(child))
+    net.follower = LedgerFollower(net.peers, net.orchestrator)
+    for name in options.miners:
+        await _start_miner(net, name)
+    for name in options.validator_names:
+        await processes.start(name, ["validator", *_flags(net, name), *_orchestrator_flags(net)])
+
+
+def _orchestrator_flags(net: Network) -> list[str]:
+    assert net.orchestrator is not None
+    return ["--orchestrator.url", net.orchestrator.url, "--orchestrator.hotkey", net.orchestrator.hotkey]
+
+
+async def _start_miner(net: Network, name: str) -> None:
+    kind = net.options.cheats.get(name)
+    program = ["miner"] if kind is None else ["cheat", kind]
+    await net.processes.start(name, [*program, *_flags(net, name), *_orchestrator_flags(net)])
+
+
+# --- running
+
+
+async def _kill_on_time(net: Network, name: str, number: int) -> None:
+    """Kill a miner in the middle of a round's TRAINING, and start it again at once."""
+    assert net.follower is not None
+    hotkey = net.keys.hotkeys[name]
+    await net.follower.until(
+        lambda view: view.round is not None and view.round.round >= number and view.round.phase is Phase.TRAINING
+    )
+    while not _has_applied(net, hotkey, number):
+        await asyncio.sleep(LOOK_S / 4)
+    net.console.print(f"killing {name} in round {number}")
+    await net.processes.kill(name)
+    await _start_miner(net, name)
+
+
+def _has_applied(net: Network, hotkey: str, number: int) -> bool:
+    """Whether the miner has work in the round that it could lose."""
+    miners = net.status.get("miners", [])
+    beat = next((item["beat"] for item in miners if item["hotkey"] == hotkey), None)
+    return beat is not None and beat["round"] == number and beat["held"] > 0
+
+
+async def _look(net: Network) -> None:
+    """Refresh status and chain; what is away for a moment keeps its last picture."""
+    assert net.orchestrator is not None
+    with suppress(Unavailable):
+        net.status = json.loads(await net.peers.request(net.orchestrator, "GET", "/v1/status", timeout_s=5.0))
+    if net.chain is not None:
+        with suppress(ChainError, Unavailable):
+            net.snapshot = await net.chain.snapshot()
+
+
+def _picture(net: Network) -> Picture:
+    status = net.status
+    speed = None
+    if status["phase"] == Phase.TRAINING and net.first_training is None:
+        net.first_training = (time.monotonic(), status["applied_first_stage"])
+    if net.first_training is not None:
+        passed_s = time.monotonic() - net.first_training[0]
+        done = (status["applied_first_stage"] - net.first_training[1]) * status["microbatch_tokens"]
+        speed = done / passed_s if passed_s > LOOK_S else None
+    return Picture(status, net.snapshot, net.keys.names, tuple(net.options.validator_names), speed)
+
+
+async def _show_until_stopped(net: Network) -> None:
+    """Show the network until its run stops; raises ``ChildFailed`` when a program dies unasked."""
+    last = None
+    with Live(console=net.console, auto_refresh=False, transient=True) as live:
+        while True:
+            await _look(net)
+            if net.status:
+                picture = _picture(net)
+                if net.console.is_terminal:
+                    live.update(render(picture), refresh=True)
+                elif (net.status["round"], net.status["phase"]) != last:
+                    last = (net.status["round"], net.status["phase"])
+                    net.console.print(headline(picture), highlight=False)
+                if net.status["is_stopped"]:
+                    return
+            net.processes.check()
+            await asyncio.sleep(LOOK_S)
+
+
+async def _settle(net: Network) -> None:
+    """Let validators finish what is due: their verdicts, and weights from the last head; then they end by themselves."""
+    net.processes.expect_end()
+    waits = [net.processes.children[name].process.wait() for name in net.options.validator_names]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SETTLE_S):
+            await asyncio.gather(*waits)
+
+
+# --- ending
+
+
+async def _facts(net: Network) -> Facts:
+    assert net.follower is not None
+    assert net.orchestrator is not None
+    while await net.follower.poll(0.0):
+        pass
+    view, options = net.follower.view, net.options
+    entries = net.follower.entries
+    corpus = await asyncio.to_thread(load_corpus, view.run.data.source, view.run.data.held_out_share)
+    losses: tuple[float | None, float | None] = (None, None)
+    with suppress(Missing):
+        params = await merged_params(view, net.peers, net.orchestrator)
+        losses = await asyncio.to_thread(held_out_losses, view.run, corpus, params)
+    points, twice = pay(entries, view.run)
+    if net.chain is not None:
+        net.snapshot = await net.chain.snapshot()
+    return Facts(
+        view=view,
+        names=net.keys.names,
+        cheats=options.cheats,
+        kills=options.kills,
+        miners=options.miners,
+        validators=options.validator_names,
+        held_out_loss=losses[0],
+        bypassed_loss=losses[1],
+        bigram_entropy=await asyncio.to_thread(bigram_entropy, corpus.training),
+        digests_differed=digests_differed(entries, net.keys.names),
+        paid_twice=twice,
+        points=points,
+        neurons=net.snapshot.neurons if net.snapshot is not None else None,
+    )
+
+
+def _timing(net: Network, facts: Facts) -> Timing:
+    rounds = [facts.view.rounds[closed.round] for closed in facts.view.closed if closed.round in facts.view.rounds]
+    tokens = sum(len(item.document.microbatches()) for item in rounds) * facts.view.run.microbatch_tokens
+    end_s = facts.view.forming_since_s
+    training_s = end_s - rounds[0].opened_s if rounds else 0.0
+    return Timing(time.monotonic() - net.began_s, training_s, tokens)
+
+
+async def _finish(net: Network) -> bool:
+    facts = await _facts(net)
+    bytes_per_token = net.status.get("bytes_per_token_per_boundary")
+    summary = as_json(facts, claims(facts), _timing(net, facts), bytes_per_token)
+    show(net.console, summary)
+    if net.options.json:
+        sys.stdout.write(json.dumps(summary) + "\n")
+    return bool(summary["ok"])
+
+
+async def _run(net: Network) -> bool:
+    await _start(net)
+    assert net.follower is not None
+    background = [asyncio.create_task(net.follower.run())]
+    background += [asyncio.create_task(_kill_on_time(net, name, at)) for name, at in net.options.kills.items()]
+    try:
+        await _show_until_stopped(net)
+        await _settle(net)
+    finally:
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+    return await _finish(net)
+
+
+@asynccontextmanager
+async def _network(options: Options, folder: Path) -> AsyncIterator[Network]:
+    keys = await asyncio.to_thread(make_keys, folder, options)
+    peers = HttpPeers(signer_from_wallet(OWNER, "default", keys.wallets))
+    console = Console(stderr=options.json)
+    net = Network(options, folder, keys, Processes(folder), peers, console)
+    try:
+        yield net
+    finally:
+        await peers.aclose()
+        if net.chain is not None:
+            await net.chain.close()
+        killed = await net.processes.stop()
+        if killed:
+            console.print(f"had to kill {', '.join(killed)}")
+
+
+async def _main(options: Options, folder: Path) -> bool:
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    async with _network(options, folder) as net:
+        try:
+            return await _run(net)
+        except asyncio.CancelledError:
+            if net.follower is None or not net.follower.view.closed:
+                return False
+            task.uncancel()
+            return await _finish(net)
+
+
+def main(argv: list[str]) -> int:
+    """``liquid localnet``; 0 when every claim holds."""
+    options = parse_options(argv)
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="liquid-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        is_ok = asyncio.run(_main(options, folder))
+    except LiquidError:
+        sys.stderr.write(f"Data and logs are kept in {folder}.\n")
+        raise
+    if is_ok and options.folder is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    elif not is_ok:
+        sys.stderr.write(f"Data and logs are kept in {folder}.\n")
+    return 0 if is_ok else 1

@@ -1,0 +1,101 @@
+"""What ``liquid localnet`` can be told, from the command line.
+
+Not here: settings of the run itself beyond these few (write a TOML file and use ``liquid orchestrator`` for those).
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from subnet.errors import ConfigError
+
+DEFAULT_ROUNDS = 9  # about three minutes on two cores
+
+
+@dataclass(frozen=True)
+class Options:
+    """One network on this machine. ``rounds`` None: until told to stop."""
+
+    stages: int
+    replicas: int
+    validators: int
+    rounds: int | None
+    seed: int
+    boundary: str
+    port: int
+    cheats: dict[str, str]  # miner -> kind
+    kills: dict[str, int]  # miner -> round
+    json: bool
+    chain: bool
+    folder: Path | None
+
+    @property
+    def miners(self) -> list[str]:
+        """Names of the miners."""
+        return [f"miner-{number}" for number in range(1, self.stages * self.replicas + 1)]
+
+    @property
+    def validator_names(self) -> list[str]:
+        """Names of the validators."""
+        return [f"validator-{number}" for number in range(1, self.validators + 1)]
+
+
+def _pairs(items: list[str], mark: str, what: str) -> list[tuple[str, str]]:
+    pairs = []
+    for item in items:
+        left, found, right = item.partition(mark)
+        if not (left and found and right):
+            raise ConfigError(f"{item!r} is not of the form {what}.")
+        pairs.append((left, right))
+    return pairs
+
+
+def parse_options(argv: list[str]) -> Options:
+    """Options from flags; raises ``ConfigError``; ``--help`` exits."""
+    parser = argparse.ArgumentParser(
+        prog="liquid localnet", description="A chain, an orchestrator, miners and validators on this machine."
+    )
+    add = parser.add_argument
+    add("--stages", type=int, default=3, help="stages that the model is cut into")
+    add("--replicas", type=int, default=2, help="miners per stage")
+    add("--validators", type=int, default=2, help="validators")
+    add("--rounds", type=int, default=DEFAULT_ROUNDS, help="rounds until it stops by itself")
+    add("--forever", action="store_true", help="run until Ctrl-C")
+    add("--seed", type=int, default=1, help="seed of parameters, data order and routing")
+    add("--boundary", choices=("none", "int8"), default="int8", help="what crosses between stages")
+    add("--port", type=int, default=0, help="port of the chain; 0 takes a free one")
+    add("--cheat", action="append", default=[], metavar="KIND:MINER", help="let a miner cheat, as in noise:miner-2")
+    add("--kill", action="append", default=[], metavar="MINER@ROUND", help="kill a miner in a round and restart it")
+    add("--json", action="store_true", help="print the summary as one JSON object on the last line")
+    add("--no-chain", action="store_true", help="without chain, weights and pay")
+    add("--dir", type=Path, help="keep data and logs in this folder")
+    parsed = parser.parse_args(argv)
+    kills = _pairs(parsed.kill, "@", "MINER@ROUND")
+    if any(not number.isdigit() for _, number in kills):
+        raise ConfigError("--kill needs a round's number, as in miner-1@2.")
+    options = Options(
+        stages=parsed.stages,
+        replicas=parsed.replicas,
+        validators=parsed.validators,
+        rounds=None if parsed.forever else parsed.rounds,
+        seed=parsed.seed,
+        boundary=parsed.boundary,
+        port=parsed.port,
+        cheats={miner: kind for kind, miner in _pairs(parsed.cheat, ":", "KIND:MINER")},
+        kills={miner: int(number) for miner, number in kills},
+        json=parsed.json,
+        chain=not parsed.no_chain,
+        folder=parsed.dir,
+    )
+    _check(options)
+    return options
+
+
+def _check(options: Options) -> None:
+    if min(options.stages, options.replicas) < 1 or options.validators < 0 or (options.rounds or 1) < 1:
+        raise ConfigError("A network needs at least one stage, one replica and one round.")
+    unknown = sorted((set(options.cheats) | set(options.kills)) - set(options.miners))
+    if unknown:
+        raise ConfigError(f"There is no {', '.join(unknown)}; miners are {options.miners[0]} to {options.miners[-1]}.")
