@@ -19,7 +19,6 @@ from subnet.orchestrate.service import Orchestrator, OrchestratorParts
 from subnet.orchestrate.submissions import request_caps
 
 CHAIN_POLL_S = 1.0  # between looks at the chain
-LINGER_S = 15.0  # how long a stopped run is still served, so that validators publish their last verdicts
 
 
 def resolve_run(name: str) -> RunConfig:
@@ -42,7 +41,7 @@ class ChainBeacon:
 
 
 async def orchestrate(config: OrchestratorConfig) -> None:
-    """Serve a run until it stops or this program is told to."""
+    """Serve a run until this program is told to stop."""
     run = await asyncio.to_thread(resolve_run, config.run)
     async with neuron(config) as me:
         snapshot = await require_registered(me)
@@ -71,11 +70,11 @@ async def _serve_run(me: Neuron, service: Orchestrator, beacon: ChainBeacon, por
         await me.chain.serve_axon(me.config.axon.external_ip or me.config.axon.ip, port)
     announce(url)
     async with asyncio.TaskGroup() as group:
-        chain_task = group.create_task(_follow_chain(me.chain, service, beacon)) if me.chain is not None else None
+        if me.chain is not None:
+            group.create_task(_follow_chain(me.chain, service, beacon))
         await service.run_forever()
-        await asyncio.sleep(LINGER_S)
-        if chain_task is not None:
-            chain_task.cancel()
+        # A run that has stopped is served until this program is told to stop: its ledger and model may be asked for.
+        await asyncio.Event().wait()
 
 
 async def _follow_chain(chain: Chain, service: Orchestrator, beacon: ChainBeacon) -> None:

@@ -93,12 +93,17 @@ class NeuronConfig(BaseSettings):
 
     @classmethod
     def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], **sources: PydanticBaseSettingsSource
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags (given to ``init``) before the environment before the file."""
         file = os.environ.get(CONFIG_FILE)
         toml = (TomlConfigSettingsSource(settings_cls, Path(file)),) if file else ()
-        return (sources["init_settings"], sources["env_settings"], *toml)
+        return (init_settings, env_settings, *toml)
 
     @property
     def has_chain(self) -> bool:

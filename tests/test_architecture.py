@@ -17,7 +17,8 @@ TOPS = ("subnet", "neurons", "incentives")
 # `base` is every module that lies directly in subnet/: records, errors, configuration, time, events.
 LADDER: tuple[tuple[str, ...], ...] = (
     ("base",),
-    ("model", "codec", "chain", "swarm", "incentives"),
+    ("codec", "chain", "swarm", "incentives"),
+    ("model",),  # a boundary is made of codec's quantisers and says what it puts on the wire
     ("data", "net"),
     ("train",),
     ("replica", "orchestrate", "verify"),
@@ -30,7 +31,8 @@ DENIED: dict[tuple[str, str], str] = {
     ("train", "net"): "train/ computes one stage and knows no network",
 }
 
-# The programs share neurons.base and neurons.settings; neurons.cli may import each of them, inside a function, so that one starts alone.
+# The programs share neurons.base and neurons.settings; neurons.cli may import each of them, inside a function, so
+# that one starts alone.
 NEURONS_SHARED = ("neurons.base", "neurons.settings")
 NEURONS_ENTRY = "neurons.cli"
 

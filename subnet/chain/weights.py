@@ -1,8 +1,8 @@
 """When a validator sets weights, and whether the chain took them.
 
 Not here: which (``incentives.weights``). Invariants: at most once per epoch and never within the rate limit; success is
-what the chain holds afterwards, not what a call returned; weights are given by hotkey and looked up in the snapshot that
-they are set from, so a reused uid never inherits them.
+what the chain holds afterwards, not what a call returned; weights are given by hotkey and looked up in the snapshot
+that they are set from, so a reused uid never inherits them.
 """
 
 from __future__ import annotations

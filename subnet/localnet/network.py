@@ -66,6 +66,7 @@ class Network:
     follower: LedgerFollower | None = None
     snapshot: ChainSnapshot | None = None
     status: dict[str, Any] = field(default_factory=dict)
+    looked: asyncio.Event = field(default_factory=asyncio.Event)  # set, and replaced, at every look
     first_training: tuple[float, int] | None = None
 
 
@@ -143,7 +144,8 @@ async def _kill_on_time(net: Network, name: str, number: int) -> None:
         lambda view: view.round is not None and view.round.round >= number and view.round.phase is Phase.TRAINING
     )
     while not _has_applied(net, hotkey, number):
-        await asyncio.sleep(LOOK_S / 4)
+        seen = net.looked
+        await seen.wait()
     net.console.print(f"killing {name} in round {number}")
     await net.processes.kill(name)
     await _start_miner(net, name)
@@ -164,6 +166,8 @@ async def _look(net: Network) -> None:
     if net.chain is not None:
         with suppress(ChainError, Unavailable):
             net.snapshot = await net.chain.snapshot()
+    net.looked.set()
+    net.looked = asyncio.Event()
 
 
 def _picture(net: Network) -> Picture:
@@ -198,7 +202,7 @@ async def _show_until_stopped(net: Network) -> None:
 
 
 async def _settle(net: Network) -> None:
-    """Let validators finish what is due: their verdicts, and weights from the last head; then they end by themselves."""
+    """Let validators finish what is due, verdicts and weights from the last head; then they end by themselves."""
     net.processes.expect_end()
     waits = [net.processes.children[name].process.wait() for name in net.options.validator_names]
     with suppress(TimeoutError):

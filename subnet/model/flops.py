@@ -1,7 +1,8 @@
 """How much work and memory a stage is, from the RunConfig alone.
 
-Counted as in the PaLM paper, appendix B (algorithms.md section 9): 2 FLOPs per multiply-add, backward twice the forward,
-attention not halved for causality, no recomputation, the embedding's lookup is free and the head's product is not.
+Counted as in the PaLM paper, appendix B (algorithms.md section 9): 2 FLOPs per multiply-add, backward twice the
+forward, attention not halved for causality, no recomputation, the embedding's lookup is free and the head's product
+is not.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,7 @@ def cut(run: RunConfig) -> tuple[range, ...]:
     """Block numbers of every stage: as configured, or balanced by FLOPs."""
     sizes = run.stages.blocks or balanced_cut(run)
     edges = [sum(sizes[:index]) for index in range(len(sizes) + 1)]
-    return tuple(range(begin, end) for begin, end in zip(edges, edges[1:], strict=False))
+    return tuple(range(begin, end) for begin, end in pairwise(edges))
 
 
 class StageModule(nn.Module):

@@ -27,11 +27,8 @@ from subnet.train.recorder import RecordedStage
 from subnet.train.wire import WireFormat
 from subnet.types import Hotkey
 
-# Pending microbatches per later stage: ceil(1 + link / (F + B)) is 2 for any link shorter than a microbatch's compute
-# (algorithms.md section 8.6).
-DEPTH_PER_STAGE = 2
-# A replica of a later stage accepts this many times the depth of one first-stage replica before it answers "busy".
-PENDING_FACTOR = 2
+# A replica of a later stage accepts this many times its even share of what is in flight before it answers "busy".
+PENDING_FACTOR = 3
 # How long answers may still be acknowledged after TRAINING has ended.
 GRACE_S = 1.0
 
@@ -169,12 +166,13 @@ class RoundPipeline:
         return queued
 
     def _depth(self) -> int:
-        return DEPTH_PER_STAGE * (self._site.run.stages.num_stages - 1 - self._stage) + 1
+        """Microbatches in flight: as in 1F1B, unless the run wants fewer; each one more makes gradients staler."""
+        return self._site.run.round.in_flight or self._site.run.stages.num_stages
 
     def _max_pending(self) -> int:
         first = sum(entry.stage == 0 for entry in self.document.roster)
         here = sum(entry.stage == self._stage for entry in self.document.roster)
-        return PENDING_FACTOR * (DEPTH_PER_STAGE * self._site.run.stages.num_stages * -(-first // here))
+        return PENDING_FACTOR * self._depth() * -(-first // here)
 
     async def _forward(self, held: Held) -> None:
         recorded = self._recorded

@@ -44,7 +44,7 @@ def account(
     stage_members_applied: Mapping[StageId, Mapping[Hotkey, Collection[MicrobatchId]]],
     num_stages: int,
 ) -> Account:
-    """Class every id from what each merged journal applied. One that lacks a stage is partial even if it has two of another."""
+    """Class every id from what each merged journal applied; one that lacks a stage is partial whatever else."""
     stages = [StageId(stage) for stage in range(num_stages)]
     counts: dict[StageId, Counter[MicrobatchId]] = {stage: Counter() for stage in stages}
     for stage in stages:

@@ -39,6 +39,7 @@ from subnet.records import (
 )
 from subnet.swarm.view import (
     AGREED,
+    NOBODY,
     RETAINED_DURATIONS,
     RETAINED_ROUNDS,
     SINGLE,
@@ -127,16 +128,19 @@ def fold(entries: Iterable[LedgerEntry], view: RunView | None = None) -> RunView
 
 
 def _check_author(view: RunView, entry: LedgerEntry, body: Record) -> None:
-    if isinstance(body, RunOpened):
-        if entry.author == body.owner and view.owner in ("", body.owner):
-            return
-    elif not view.is_opened:
+    if not view.is_opened and not isinstance(body, RunOpened):
         raise LedgerCorrupt(f"Entry {entry.seq} of the ledger comes before the run is opened.")
-    elif entry.author == view.owner or entry.kind in PEER_KINDS:
-        return
-    elif isinstance(body, PeerChanged) and body.hotkey == entry.author and body.state is PeerState.RETIRED:
-        return
-    raise LedgerCorrupt(f"Entry {entry.seq} of the ledger ({entry.kind}) has an author who may not write it.")
+    if not _may_write(view, entry, body):
+        raise LedgerCorrupt(f"Entry {entry.seq} of the ledger ({entry.kind}) has an author who may not write it.")
+
+
+def _may_write(view: RunView, entry: LedgerEntry, body: Record) -> bool:
+    if isinstance(body, RunOpened):
+        return entry.author == body.owner and view.owner in (NOBODY, body.owner)
+    if entry.author == view.owner or entry.kind in PEER_KINDS:
+        return True
+    is_goodbye = isinstance(body, PeerChanged) and body.state is PeerState.RETIRED
+    return is_goodbye and entry.author == entry.body["hotkey"]
 
 
 def _apply(view: RunView, entry: LedgerEntry, body: Record) -> None:

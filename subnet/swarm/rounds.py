@@ -2,8 +2,8 @@
 
 ``tick`` says what the orchestrator appends next, given the ledger's meaning, who is alive, and the time. Called again
 until it returns nothing. Not here: storage, signatures, sockets (``subnet.orchestrate.service``).
-Invariants: pure; a phase ends by quorum of live replicas or by its deadline, whichever is first; a replica that dies holds
-nobody up for longer than the liveness window; a shard is final once.
+Invariants: pure; a phase ends by quorum of live replicas or by its deadline, whichever is first; a replica that dies
+holds nobody up for longer than the liveness window; a shard is final once.
 Source: design.md section 4.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from subnet.config import RunConfig
 from subnet.hashing import EMPTY_ROOT, digest_of, merkle_root
 from subnet.records import (
     PROTOCOL,

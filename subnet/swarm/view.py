@@ -40,6 +40,9 @@ RETAINED_ROUNDS = 32
 RETAINED_DURATIONS = 16
 NO_ROUND = RoundId(-1)  # "before round 0", as in ReplicaReady.round
 
+NOBODY = Hotkey("")
+FIRST_MICROBATCH = MicrobatchId(0)
+
 ShardKey = tuple[StageId, int]
 
 
@@ -108,7 +111,7 @@ class RunView:
 
     config: RunConfig | None = None
     run_hash: Digest = EMPTY_ROOT
-    owner: Hotkey = Hotkey("")
+    owner: Hotkey = NOBODY
     peers: dict[Hotkey, PeerView] = field(default_factory=dict)
     round: RoundView | None = None
     rounds: dict[RoundId, RoundView] = field(default_factory=dict)
@@ -116,7 +119,7 @@ class RunView:
     ready_s: dict[Hotkey, float] = field(default_factory=dict)
     closed: list[RoundClosed] = field(default_factory=list)
     released: tuple[MicrobatchId, ...] = ()
-    next_microbatch: MicrobatchId = MicrobatchId(0)
+    next_microbatch: MicrobatchId = FIRST_MICROBATCH
     params_roots: tuple[Digest, ...] = ()  # agreed per stage; empty before the first round document
     last_finals: dict[ShardKey, ShardFinal] = field(default_factory=dict)  # the last that brought new parameters
     verdicts: list[VerdictView] = field(default_factory=list)

@@ -3,8 +3,8 @@
 A backward uses the parameters of its forward. Parameters live in one flat tensor; a step clones it, re-points the
 module's parameters into the clone and updates there, while graphs of older forwards hold aliases of the old storage.
 Not here: the journal (``subnet.train.recorder``), what to do next (``subnet.replica``).
-Invariants: equal operations in equal order give equal bits on one machine; the accumulated gradient is the token-weighted
-sum over microbatches of the gradient of each one's mean loss; a step divides it by all their tokens.
+Invariants: equal operations in equal order give equal bits on one machine; the accumulated gradient is the
+token-weighted sum over microbatches of the gradient of each one's mean loss; a step divides it by all their tokens.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class StageEngine:
     def forward(
         self, microbatch: MicrobatchId, tokens_BT: Tensor, inputs: Mapping[str, Tensor] | None
     ) -> ForwardResult:
-        """Compute one microbatch (tokens [B,T+1]) and keep its graph; raises ``Diverged`` when the loss isn't finite."""
+        """Compute one microbatch (tokens [B,T+1]), keep its graph; raises ``Diverged`` when the loss isn't finite."""
         return self._forward(microbatch, tokens_BT, inputs, self._leaves, self.version)
 
     def _forward(

@@ -1,8 +1,8 @@
 """The journal: the ordered record of what one replica did in one round, with the inputs that it did it on.
 
 An append-only file of frames: header length and body length (u32 each), CRC-32 of both, header (canonical JSON of a
-``JournalEntry``), body (packed tensors). A frame is one ``write``, so a killed process leaves at most a torn tail, which
-is cut off at the next start. Not here: what the operations do (``subnet.train.engine``).
+``JournalEntry``), body (packed tensors). A frame is one ``write``, so a killed process leaves at most a torn tail,
+which is cut off at the next start. Not here: what the operations do (``subnet.train.engine``).
 Invariants: entries are numbered from 0 without gaps; the Merkle root over the entries' canonical JSON is what a replica
 commits to; bodies are covered through the entries' ``input_digest``.
 """
@@ -39,9 +39,9 @@ class EntryKind(StrEnum):
 class JournalEntry(Record):
     """One operation. ``version``: the engine's parameter version; for a backward that of its forward.
 
-    ``input_digest`` covers the body (token ids and inputs, or gradients), ``output_digest`` what the operation produced;
-    either is None where there is none. ``auth`` and ``envelope`` (canonical JSON) prove who sent the input: with the body they give
-    back the request that was signed.
+    ``input_digest`` covers the body (token ids and inputs, or gradients), ``output_digest`` what the operation
+    produced; either is None where there is none. ``auth`` and ``envelope`` (canonical JSON) prove who sent the input:
+    with the body they give back the request that was signed.
     """
 
     index: int

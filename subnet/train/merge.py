@@ -1,7 +1,7 @@
 """Merge arithmetic: the token-weighted mean of pseudo-gradients, shard by shard, and the outer Nesterov step.
 
-Elementwise numpy in fp32 and a fixed order of contributions: bit-exact on any machine, no BLAS, no reductions (norms are
-sums in float64 and are compared with a tolerance). Not here: transport (``subnet.replica.merging``).
+Elementwise numpy in fp32 and a fixed order of contributions: bit-exact on any machine, no BLAS, no reductions (norms
+are sums in float64 and are compared with a tolerance). Not here: transport (``subnet.replica.merging``).
 Invariants: merging N equal vectors gives the vector that one alone would give; the result does not depend on the order
 of arrival; a declared norm that the values do not have is refused.
 Sources: DiLoCo arXiv:2311.08105 (outer Nesterov, pseudo-gradient is old minus new), torch.optim.SGD (nesterov form),
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,7 @@ class Contribution:
 def shard_slices(num_parameters: int, num_shards: int) -> tuple[slice, ...]:
     """Contiguous slices of a stage's flat vector whose sizes differ by at most one."""
     edges = [num_parameters * index // num_shards for index in range(num_shards + 1)]
-    return tuple(slice(begin, end) for begin, end in zip(edges, edges[1:], strict=False))
+    return tuple(slice(begin, end) for begin, end in pairwise(edges))
 
 
 def little_endian(values: Vector) -> bytes:

@@ -1,9 +1,9 @@
 """RecordedStage: an engine whose every operation is in the journal before its result leaves.
 
-The folder of a round holds ``journal.bin`` and ``state-K.safetensors``, the state at the start of segment K. From them a
-killed miner is rebuilt bit for bit, and a validator replays any segment (``replay``).
-Not here: sending anything. Invariants: snapshot + journal replay == uninterrupted state; a result is returned only after
-its entry is written; segments follow one another without a gap.
+The folder of a round holds ``journal.bin`` and ``state-K.safetensors``, the state at the start of segment K. From
+them a killed miner is rebuilt bit for bit, and a validator replays any segment (``replay``).
+Not here: sending anything. Invariants: snapshot + journal replay == uninterrupted state; a result is returned only
+after its entry is written; segments follow one another without a gap.
 """
 
 from __future__ import annotations
@@ -269,9 +269,9 @@ class RecordedStage:
         progress_note(self._progress, entry)
 
     def _snapshot_if_due(self, num_entries: int) -> None:
-        if self.engine.version % self.engine.run.round.snapshot_steps == 0:
-            if all(first != num_entries for first, _ in self._progress.edges):
-                self._snapshot(num_entries)
+        is_due = self.engine.version % self.engine.run.round.snapshot_steps == 0
+        if is_due and all(first != num_entries for first, _ in self._progress.edges):
+            self._snapshot(num_entries)
 
     def _snapshot(self, num_entries: int = 0) -> None:
         state = self.engine.snapshot(self._progress.heads)

@@ -65,7 +65,8 @@ def test_a_run_of_six_miners_merges_every_round_and_accounts_for_every_microbatc
     check_account(view)
     check_agreement(view)
     losses = [closed.mean_loss for closed in view.closed]
-    assert losses[-1] is not None and losses[0] is not None and losses[-1] < losses[0]
+    assert None not in losses
+    assert losses == sorted(losses, reverse=True)
 
 
 def test_a_miner_killed_in_training_resumes_from_its_journal_and_is_in_the_merge(
@@ -114,7 +115,7 @@ def test_the_orchestrator_is_killed_in_training_and_nothing_is_lost(tmp_path: Pa
 def test_two_runs_of_one_seed_end_in_the_same_parameters_where_order_does_not_matter(
     tmp_path: Path, corpus: Corpus
 ) -> None:
-    """One replica per stage and one step per round: the order of arrival cannot change the sum by more than rounding."""
+    """One replica per stage and one step per round: the order of arrival changes the sum by rounding only."""
     run = tiny_run(corpus, **{"round.inner_steps": 1, "round.min_replicas": 1, "outer.learning_rate": 1.0})
 
     async def main(folder: Path) -> Net:

@@ -1,4 +1,5 @@
-"""A development chain: a websocket JSON-RPC server that the unmodified Bittensor 11 SDK, `btcli` and substrate-interface use.
+"""A development chain: a websocket JSON-RPC server that the unmodified Bittensor 11 SDK, `btcli` and
+substrate-interface use.
 
 It is not a consensus node: one process produces all blocks, finality is immediate, there is no AMM, no root subnet, no
 delegation, no MEV shield, and its spec number is its own. Names, indices, types and error codes are the real ones.

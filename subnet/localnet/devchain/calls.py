@@ -1,6 +1,7 @@
 """The table of calls that the chain executes, and sudo, which executes one of them as root.
 
-A call that the tables declare but nobody here handles fails as `System.CallFiltered`, like one that a real runtime filters.
+A call that the tables declare but nobody here handles fails as `System.CallFiltered`, like one that a real runtime
+filters.
 
 Source: FRAME's RuntimeCall dispatch; pallet_sudo.
 """

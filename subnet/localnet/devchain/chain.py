@@ -1,9 +1,9 @@
 """The chain itself, without sockets: genesis, transactions in, blocks out, state at every recent block.
 
 Blocks are made one at a time by `produce()`: by a timer (rpc) or by a test. In each block, epochs that are due run
-first, then the pool's transactions in order. Finality is immediate. Invariants: a transaction that fails costs its fee and
-changes nothing else; total issuance equals the sum of balances; alpha is conserved (see epochs); memory is bounded by
-`history_blocks`, older blocks and states are forgotten.
+first, then the pool's transactions in order. Finality is immediate. Invariants: a transaction that fails costs its
+fee and changes nothing else; total issuance equals the sum of balances; alpha is conserved (see epochs); memory is
+bounded by `history_blocks`, older blocks and states are forgotten.
 
 Source: FRAME's block life cycle; fee as measured for small calls on the real chain.
 """

@@ -4,7 +4,8 @@ A transaction is accepted if its signature covers this chain's genesis, the bloc
 exact bytes of its call; if its nonce is not used up; and if somebody can pay for it. A nonce ahead of the account's
 waits. The pool is bounded and holds one transaction per account and nonce.
 
-Source: extrinsic format version 4; error codes of substrate's `author` RPC (1010, 1012 to 1016) and `InvalidTransaction`.
+Source: extrinsic format version 4; error codes of substrate's `author` RPC (1010, 1012 to 1016) and
+`InvalidTransaction`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Runtime metadata of the development chain: its tables as one blob, version 15 or 14.
 
-A Substrate chain describes itself to its clients: storage items and how their keys are hashed, calls, events and errors of
-every pallet, runtime APIs, the layout of a transaction, and the registry of types that all of these point into. A client
-needs nothing else to talk to the chain.
+A Substrate chain describes itself to its clients: storage items and how their keys are hashed, calls, events and
+errors of every pallet, runtime APIs, the layout of a transaction, and the registry of types that all of these point
+into. A client needs nothing else to talk to the chain.
 
-Invariants: the same tables and block time give the same bytes; a type is described once. Version 14 differs by four details
-that its main reader, py-scale-codec, needs. The blob is the interface: nothing here knows what a call does.
+Invariants: the same tables and block time give the same bytes; a type is described once. Version 14 differs by four
+details that its main reader, py-scale-codec, needs. The blob is the interface: nothing here knows what a call does.
 
 Source: `RuntimeMetadataV15` and `RuntimeMetadataV14` of the frame-metadata crate.
 """

@@ -1,7 +1,7 @@
 """The calls of pallet_subtensor that a subnet's programs make: register, serve, set weights, commit weights.
 
-Each call checks in the order of the real one, so that a client meets the same error first. Mechanism 0 only; no proof of
-work, no root subnet, no delegation. Loopback axon addresses are refused unless the chain's rules allow them.
+Each call checks in the order of the real one, so that a client meets the same error first. Mechanism 0 only; no proof
+of work, no root subnet, no delegation. Loopback axon addresses are refused unless the chain's rules allow them.
 
 Source: pallet_subtensor `macros/dispatches.rs`, `subnets/weights.rs`, `subnets/serving.rs` by behaviour.
 """
@@ -78,7 +78,8 @@ def voter(context: Context, netuid: int, mecid: int) -> int:
 def is_too_early(context: Context, netuid: int, uid: int) -> bool:
     """Within the rate limit since this uid's last weights; one that never had any, at block 0, is free."""
     last = read(context.state, "LastUpdate", netuid)[uid]
-    return last != 0 and context.block - last < read(context.state, "WeightsSetRateLimit", netuid)
+    limit = int(read(context.state, "WeightsSetRateLimit", netuid))
+    return bool(last != 0 and context.block - last < limit)
 
 
 def touch(context: Context, netuid: int, uid: int) -> None:

@@ -1,7 +1,9 @@
-"""Type expressions such as "Vec<(u16, u16)>" and the registry that numbers and describes them as a chain's metadata does.
+"""Type expressions such as "Vec<(u16, u16)>" and the registry that numbers and describes them as a chain's metadata
+does.
 
 Each type is described once, under the number of its first use; the number is reserved before the description, because
-a type may contain itself. Declarations are read strictly: a wrong expression raises ValueError, an unknown name KeyError.
+a type may contain itself. Declarations are read strictly: a wrong expression raises ValueError, an unknown name
+KeyError.
 It is not a codec: values of these types are encoded by `bittensor_core.Runtime` over the finished metadata.
 
 Source: layout of `PortableRegistry` in the scale-info crate.
@@ -37,7 +39,10 @@ class Expression:
 
     def take(self, token: str) -> bool:
         """Step over ``token`` if it is next."""
-        return self.tokens[0] == token and self.tokens.pop(0) == token
+        if self.tokens[0] != token:
+            return False
+        self.tokens.pop(0)
+        return True
 
     def expect(self, token: str) -> None:
         if not self.take(token):
@@ -46,7 +51,8 @@ class Expression:
     def name(self) -> str:
         if not re.match(r"\w", self.tokens[0]):
             raise ValueError(f"expected a name before {self.tokens} in {self.text!r}")
-        return self.tokens.pop(0)
+        name: str = self.tokens.pop(0)
+        return name
 
     def sequence(self, read: Callable[[], Read], end: str) -> tuple[Read, ...]:
         items: list[Read] = []
@@ -219,7 +225,8 @@ class Registry:
         if name == "Compact":
             return compact(number)
         if name == "array":
-            return self.value(arguments[0]) * arguments[1]
+            element, length = arguments
+            return self.value(element) * int(length)
         if name == "tuple":
             return b"".join(map(self.value, arguments))
         content = self.content(kind)

@@ -1,8 +1,8 @@
 """Opens sealed weights when their epoch has come: the chain's half of commit-reveal.
 
 A commit is bound to a drand round whose signature does not exist yet when it is made. Offline there is no beacon, so
-commits open only for the rounds whose published signatures the chain's rules carry; others are dropped at their epoch, as
-the real chain drops what it cannot open. A revealed vote passes the same checks as a plain one.
+commits open only for the rounds whose published signatures the chain's rules carry; others are dropped at their
+epoch, as the real chain drops what it cannot open. A revealed vote passes the same checks as a plain one.
 
 Source: commit-reveal v4 of pallet_subtensor; payload = hotkey, uids, weights (vectors), version key (u64).
 """

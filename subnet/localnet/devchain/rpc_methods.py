@@ -1,7 +1,7 @@
 """The JSON-RPC methods that the clients use, as functions of the chain; no sockets.
 
-Unknown methods, unknown blocks and refused transactions raise RpcError with substrate's codes. `devchain_` methods are our
-own: they step the chain and switch faults from another process.
+Unknown methods, unknown blocks and refused transactions raise RpcError with substrate's codes. `devchain_` methods
+are our own: they step the chain and switch faults from another process.
 
 Source: the calls counted from bittensor 11.3 and substrate-interface 1.8; error codes of substrate's RPC servers.
 """

@@ -243,7 +243,7 @@ METHODS: dict[tuple[str, str], Callable[..., Any]] = {
 
 
 def answer(view: View, api: str, method: str, data: bytes) -> bytes:
-    """The encoded result. Raises KeyError for a method that is not served, ValueError for arguments that don't decode."""
+    """The encoded result. Raises KeyError for a method that isn't served, ValueError for bad arguments."""
     runtime = view.codec.runtime
     declared = runtime.runtime_api_map()[api][method]
     arguments = []

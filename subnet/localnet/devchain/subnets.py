@@ -1,8 +1,8 @@
 """Storage-level operations on subnets and their neurons: creation, registration, replacement, stake, permits.
 
 No origins, prices or limits here; the calls in pallet_subtensor check those first. Invariants: `Keys` and `Uids` are
-inverse to each other; the per-neuron vectors have SubnetworkN entries; a reused uid inherits nothing; stake belongs to a
-hotkey and outlives its uid; SubnetAlphaOut counts every rao of alpha that exists in the subnet.
+inverse to each other; the per-neuron vectors have SubnetworkN entries; a reused uid inherits nothing; stake belongs
+to a hotkey and outlives its uid; SubnetAlphaOut counts every rao of alpha that exists in the subnet.
 
 Source: pallet_subtensor, `subnets/uids.rs` and `registration.rs` by behaviour.
 """

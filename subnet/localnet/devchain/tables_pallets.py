@@ -1,8 +1,8 @@
 """The pallets of the chain: storage items, calls, events, errors and constants. Declarations only.
 
-Indices are those of the real runtime, because clients translate errors and decode events by them. Declared generously: a
-read of an undeclared item makes some clients hang. An item "Hasher(Key) -> Value = default" reads as its default, or as
-none if the value is an Option, where nothing is stored. "Name: text" gives an error its message.
+Indices are those of the real runtime, because clients translate errors and decode events by them. Declared
+generously: a read of an undeclared item makes some clients hang. An item "Hasher(Key) -> Value = default" reads as
+its default, or as none if the value is an Option, where nothing is stored. "Name: text" gives an error its message.
 
 Source: runtime metadata of spec 461; `SubtensorModule.SubnetEpochConsensus` is newer and declared as one byte.
 """

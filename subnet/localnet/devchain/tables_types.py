@@ -1,7 +1,9 @@
-"""Types of the part of Bittensor's runtime that a subnet uses, and the layout of a signed transaction. Declarations only.
+"""Types of the part of Bittensor's runtime that a subnet uses, and the layout of a signed transaction. Declarations
+only.
 
-A heading is a path with generic parameters and their defaults; a body is the fields of a struct, or the items of an enum by
-index. Paths matter where clients look for them: AccountId32, MultiAddress, Era, Option, EventRecord (its field names too).
+A heading is a path with generic parameters and their defaults; a body is the fields of a struct, or the items of an
+enum by index. Paths matter where clients look for them: AccountId32, MultiAddress, Era, Option, EventRecord (its
+field names too).
 
 Source: runtime metadata of spec 461, compared item by item in tests/contract/test_devchain_conformance.py.
 """

@@ -96,8 +96,8 @@ SHARE_STEPS = 1 << 40  # resolution at which a share of the pay becomes a whole 
 def apportion(total: int, shares: FLOAT | INT) -> list[int]:
     """``total`` in whole numbers in proportion to ``shares``; sums to ``total`` exactly.
 
-    Everyone's part is rounded down; the rest, less than one rao per share, goes to the largest share, the first of equal
-    ones. All zero shares get nothing: the sum is then 0.
+    Everyone's part is rounded down; the rest, less than one rao per share, goes to the largest share, the first of
+    equal ones. All zero shares get nothing: the sum is then 0.
     """
     steps = [int(share) if isinstance(share, np.integer) else round(float(share) * SHARE_STEPS) for share in shares]
     whole = sum(steps)
