@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from fractions import Fraction
 
 from subnet.types import Hotkey
 
@@ -20,19 +21,19 @@ def weights(
     """Weight of each hotkey with one, by hotkey.
 
     burned: scores that were voided; they and the scores of hotkeys outside ``registered`` go to ``owner``. So does
-    everything when nobody qualifies. Sums are ``fsum``, exactly rounded: the order of the mapping can't move a bit.
+    everything when nobody qualifies. Sums and shares are exact fractions, rounded once at the end: neither the order of
+    the mapping nor any size of score can move a bit.
     """
-    valid = {hotkey: value for hotkey, value in by_hotkey.items() if _counts(value)}
-    known = {hotkey: value for hotkey, value in valid.items() if hotkey in registered}
-    rest = [value for hotkey, value in valid.items() if hotkey not in registered]
-    burn = math.fsum([*rest, burned if _counts(burned) else 0.0])
-    total = math.fsum([*known.values(), burn])
-    if not known or not math.isfinite(total):
+    exact = {hotkey: Fraction(value) for hotkey, value in by_hotkey.items() if _counts(value)}
+    known = {hotkey: value for hotkey, value in exact.items() if hotkey in registered}
+    burn = Fraction(burned) if _counts(burned) else Fraction(0)
+    burn += sum(value for hotkey, value in exact.items() if hotkey not in registered)
+    if not known:
         return {owner: 1.0}
-    shares = {hotkey: value / total for hotkey, value in known.items()}
-    if burn > 0.0:
-        shares[owner] = math.fsum([shares.get(owner, 0.0), burn / total])
-    return {hotkey: shares[hotkey] for hotkey in sorted(shares) if shares[hotkey] > 0.0}
+    total = sum(known.values()) + burn
+    known[owner] = known.get(owner, Fraction(0)) + burn
+    shares = {hotkey: float(known[hotkey] / total) for hotkey in sorted(known)}
+    return {hotkey: share for hotkey, share in shares.items() if share > 0.0}
 
 
 def _counts(value: float) -> bool:

@@ -56,7 +56,7 @@ def measure_tokens_per_s(run: RunConfig, corpus: Corpus) -> float:
 
 
 async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
-    """Join the run and serve it until it stops or this program is told to."""
+    """Join the run and serve it until this program is told to stop."""
     import torch
 
     torch.set_num_threads(1)
@@ -83,6 +83,8 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
             async with _served(me, site, speed, replica_class) as replica:
                 try:
                     await replica.run()
+                    # A run that has stopped is served on: its last rounds may still be audited.
+                    await asyncio.Event().wait()
                 finally:
                     await replica.goodbye()
 

@@ -98,8 +98,8 @@ def show(console: Console, summary: Mapping[str, Any]) -> None:
         console.print(f"{figures}, both ways and all counted: {summary['ratio_to_bf16']:.2f}x fewer than bf16")
     console.print("microbatches: " + ", ".join(f"{num} {name}" for name, num in summary["microbatches"].items()))
     table = Table()
-    for name in ("miner", "uid", "stage", "audits", "failed", "weights", "incentive", "last epoch", "earned (alpha)"):
-        table.add_column(name)
+    for name in ("miner", "uid", "stage", "audits", "failed", "weights", "incentive", "last epoch", "earned"):
+        table.add_column(name, no_wrap=name != "weights")
     for row in summary["miners"]:
         table.add_row(
             row["miner"],
@@ -123,4 +123,4 @@ def _text(value: object) -> str:
 
 
 def _alpha(rao: int | None) -> str:
-    return "-" if rao is None else f"{rao / RAO_PER_ALPHA:.3f}"
+    return "-" if rao is None else f"{rao / RAO_PER_ALPHA:.2f} α"  # noqa: RUF001 - the sign of the subnet's token

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,16 +28,16 @@ from subnet.types import Role
 from subnet.verify.auditor import Auditor, AuditSite
 
 
-class InlineExecutor(Executor):
-    """Runs work at once, so that tensor work takes no virtual time."""
+class InlineExecutor(ThreadPoolExecutor):
+    """Work is done when ``submit`` returns, so that tensor work takes no virtual time."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """A future that is already done."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - an executor hands every exception to its caller
-            future.set_exception(error)
+        future = super().submit(fn, *args, **kwargs)
+        wait([future])
         return future
 
 

@@ -36,6 +36,10 @@ def test_everything_burns_when_nobody_qualifies(scores: dict[Hotkey, float]) -> 
     assert weights(scores, 0.0, OWNER, {A}) == {OWNER: 1.0}
 
 
+def test_scores_near_the_largest_float_do_not_overflow() -> None:
+    assert weights({A: 1.5e308}, 1.5e308, OWNER, {A}) == {A: 0.5, OWNER: 0.5}
+
+
 @given(
     values=st.dictionaries(st.sampled_from([A, B, Hotkey("c"), OWNER]), st.floats()),
     burned=st.floats(),

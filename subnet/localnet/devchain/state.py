@@ -109,18 +109,18 @@ class State(View):
         """Undoes every write of its body if the body raises."""
         journal: Overwritten = {}
         self.pending.append(journal)
+        is_done = False
         try:
             yield
-        except BaseException:
-            for key, value in journal.items():
-                self._store(key, value)
-            raise
-        else:
-            outer = self.pending[-2] if len(self.pending) > 1 else self.overwritten[-1]
-            for key, value in journal.items():
-                outer.setdefault(key, value)
+            is_done = True
         finally:
             self.pending.pop()
+            if not is_done:
+                for key, value in journal.items():
+                    self._store(key, value)
+        outer = self.pending[-1] if self.pending else self.overwritten[-1]
+        for key, value in journal.items():
+            outer.setdefault(key, value)
 
     def next_block(self, number: int) -> None:
         """From here on writes belong to block ``number``."""

@@ -1,0 +1,54 @@
+"""The tools that participants use, unmodified, on the development chain: btcli and substrate-interface."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import bittensor_core as core
+import pytest
+from substrateinterface import Keypair, SubstrateInterface
+
+from tests.contract.chains import Running, running_chain
+
+BTCLI = Path(sys.executable).with_name("btcli")
+OWNER = tuple(core.Keypair.create_from_uri(uri).ss58_address for uri in ("//Alice", "//Alice//hot"))
+MINER = tuple(core.Keypair.create_from_uri(uri).ss58_address for uri in ("//Bob", "//Bob//hot"))
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    with running_chain() as chain:
+        chain.call(lambda: chain.chain.add_subnet(*OWNER))
+        chain.call(lambda: chain.chain.register(1, *MINER))
+        yield chain
+
+
+def btcli(running: Running, *arguments: str) -> str:
+    command = [str(BTCLI), "--network", running.url, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_btcli_shows_the_metagraph(running: Running) -> None:
+    found = json.loads(btcli(running, "--json", "query", "metagraph", "--netuid", "1"))
+    assert found["num_uids"] == 2
+    assert MINER[1] in json.dumps(found)
+
+
+def test_btcli_shows_the_subnet(running: Running) -> None:
+    assert OWNER[1] in btcli(running, "subnets", "show", "1")
+
+
+def test_substrate_interface_reads_and_submits(running: Running) -> None:
+    with SubstrateInterface(url=running.url) as node:
+        assert node.query("SubtensorModule", "Uids", [1, MINER[1]]).value == 1
+        call = node.compose_call("SubtensorModule", "burned_register", {"netuid": 1, "hotkey": MINER[1]})
+        signed = node.create_signed_extrinsic(call=call, keypair=Keypair.create_from_uri("//Bob"))
+        receipt = node.submit_extrinsic(signed, wait_for_inclusion=True)
+        assert not receipt.is_success
+        assert receipt.error_message["name"] == "HotKeyAlreadyRegisteredInSubNet"
