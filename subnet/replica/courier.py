@@ -167,6 +167,20 @@ class Courier:
             round=self._document.round, held=self._custody.listed(), queue=self._custody.num_pending()
         )
 
+    async def find_holders(self, waiting: list[Held]) -> None:
+        """After a restart: whoever lists a microbatch has it already; only the others are sent on again."""
+        await asyncio.gather(*(self._ask(entry.hotkey) for entry in self.next_stage()))
+        for held in waiting:
+            holder = next(
+                (peer for peer, known in self._custody.neighbours.items() if held.microbatch in known.held), None
+            )
+            if holder is None:
+                self.send_on(held)
+            else:
+                self._custody.sent(
+                    held.microbatch, holder, self._custody.neighbours[holder].queue, self._site.clock.now_s()
+                )
+
     async def watch(self) -> None:
         """Exchange statuses with the next stage and send on what was lost there, until cancelled."""
         interval_s = self._site.run.custody.status_interval_s

@@ -63,7 +63,7 @@ class RoundPipeline:
 
     async def run(self) -> None:
         """Train until ``close``; raises ``Diverged`` when the loss or a gradient is not finite."""
-        self._restore()
+        await self._restore()
         computing, watching = asyncio.create_task(self._compute_loop()), asyncio.create_task(self._courier.watch())
         try:
             await self._closing.wait()
@@ -104,8 +104,9 @@ class RoundPipeline:
         """``report`` has arrived."""
         self._losses = self._losses[len(report.items) :]
 
-    def _restore(self) -> None:
-        """After a restart: what the journal left in flight is in custody again and is sent on anew."""
+    async def _restore(self) -> None:
+        """After a restart: what the journal left in flight is held again, and sent on unless a neighbour has it."""
+        waiting: list[Held] = []
         for pending in self._recorded.pending():
             head = pending.head
             held = Held(head.microbatch, head.attempt, head.peer, (), pending.tokens, None, None)
@@ -115,7 +116,9 @@ class RoundPipeline:
                 held.life = Life.RETURNING
             else:
                 held.life = Life.LEAVING
-                self._courier.send_on(held)
+                waiting.append(held)
+        if waiting:
+            await self._courier.find_holders(waiting)
         self._work.set()
 
     def _notice_answer(self) -> None:

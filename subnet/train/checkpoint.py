@@ -51,8 +51,10 @@ def save_state(path: Path, state: StageState, meta: Mapping[str, str]) -> None:
 
 
 def load_state(path: Path) -> tuple[StageState, dict[str, str]]:
-    """Read a snapshot; raises ``JournalCorrupt``."""
+    """Read a snapshot; raises ``JournalCorrupt``, also where there is none."""
     try:
         return decode_state(path.read_bytes())
+    except FileNotFoundError:
+        raise JournalCorrupt(f"Snapshot {path.name} is missing.") from None
     except Malformed as error:
         raise JournalCorrupt(f"Snapshot {path.name}: {error.message}") from None

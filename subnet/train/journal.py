@@ -126,10 +126,18 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         journal = cls(path, descriptor, 0)
-        journal._scan(path.read_bytes())
-        os.ftruncate(descriptor, journal._size)
-        os.lseek(descriptor, journal._size, os.SEEK_SET)
+        try:
+            journal._scan(path.read_bytes())
+        except JournalCorrupt:
+            journal.close()
+            raise
+        journal._cut()
         return journal
+
+    def _cut(self) -> None:
+        """Cut off what stands behind the last good frame."""
+        os.ftruncate(self._descriptor, self._size)
+        os.lseek(self._descriptor, self._size, os.SEEK_SET)
 
     @classmethod
     def open_read_only(cls, path: Path) -> Self:
@@ -150,12 +158,16 @@ class Journal:
         self._size += size
 
     def append(self, entry: JournalEntry, body: bytes) -> None:
-        """Write one frame; it survives the death of this process."""
+        """Write one frame; it survives the death of this process. ``OSError`` (a full disk): nothing was written."""
         assert entry.index == len(self._leaves)
         data = encode_frame(Frame(entry, body))
         view = memoryview(data)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
+        try:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError:
+            self._cut()
+            raise
         self._note(entry, len(data))
 
     def read(self, index: int) -> Frame:

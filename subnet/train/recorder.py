@@ -18,7 +18,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from subnet.codec.tensors import pack, tensors_digest, unpack
-from subnet.errors import Diverged, JournalCorrupt, Malformed, Refused
+from subnet.errors import Diverged, JournalCorrupt, LiquidError, Malformed, Refused
 from subnet.records import AuthStamp, Commitment, RoundDocument, SegmentRoots
 from subnet.train import merge
 from subnet.train.checkpoint import load_state, save_state
@@ -111,7 +111,8 @@ class RecordedStage:
         """Start a round from ``state``."""
         engine.begin(state, plan)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / JOURNAL).unlink(missing_ok=True)
+        for stale in (folder / JOURNAL, *folder.glob("state-*")):
+            stale.unlink(missing_ok=True)
         recorded = cls(engine, folder, Journal.open(folder / JOURNAL), document, state)
         recorded._snapshot()
         return recorded
@@ -124,10 +125,17 @@ class RecordedStage:
             raise JournalCorrupt("The folder belongs to another round document.")
         journal = Journal.open(folder / JOURNAL)
         recorded = cls(engine, folder, journal, document, start)
-        state = recorded._last_snapshot(len(journal))
-        engine.begin(state, plan)
-        first = recorded._progress.edges[-1][0]
-        progress = recorded._progress
+        try:
+            recorded._replay(plan)
+        except LiquidError:
+            recorded.close()
+            raise
+        return recorded
+
+    def _replay(self, plan: StepPlan) -> None:
+        engine, journal, progress = self.engine, self._journal, self._progress
+        engine.begin(self._last_snapshot(len(journal)), plan)
+        first, wire = progress.edges[-1][0], WireFormat(engine.run, engine.stage)
         for frame in journal.frames():
             entry = frame.entry
             if entry.index < first:
@@ -135,16 +143,15 @@ class RecordedStage:
                 continue
             if entry.index == first:
                 engine.resume_tokens(progress.tokens)
-            mismatch = replay_frame(engine, frame, WireFormat(engine.run, engine.stage))
+            mismatch = replay_frame(engine, frame, wire)
             if mismatch:
                 raise JournalCorrupt(f"Entry {entry.index} does not replay: {mismatch}.")
             progress_note(progress, entry)
             if entry.kind is EntryKind.STEP:
-                recorded._snapshot_if_due(entry.index + 1)
+                self._snapshot_if_due(entry.index + 1)
         if len(journal) <= first:
             engine.resume_tokens(progress.tokens)
-        recorded.step_if_due()
-        return recorded
+        self.step_if_due()
 
     def _last_snapshot(self, num_entries: int) -> StageState:
         """Read the snapshots in order; later damage costs only the work since the last good one."""

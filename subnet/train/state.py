@@ -7,23 +7,27 @@ at every round edge, it depends on parameters and optimiser only; ``from_tensors
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from subnet.codec.tensors import tensors_digest
+from subnet.codec.tensors import NAMES, tensors_digest
 from subnet.errors import Malformed
-from subnet.hashing import EMPTY_ROOT, bytes_root, digest_of
+from subnet.hashing import EMPTY_ROOT, bytes_root, canonical_json, digest_of
 from subnet.records import Record
 from subnet.train.merge import little_endian, params_root
 from subnet.train.optim import Moments
 from subnet.types import Digest, Hotkey, MicrobatchId
 
 Vector = npt.NDArray[np.float32]
+
+STASH, PENDING, HEADS = "stash/", "pending/", "heads"
+MAX_STEPS = 1 << 31  # an inner step takes milliseconds at least: no run gets there
 
 
 class PendingHead(Record):
@@ -92,32 +96,60 @@ class StageState:
         """Tensors and text for one safetensors body."""
         tensors = {"params": torch.from_numpy(self.params), "first": self.moments.first, "second": self.moments.second}
         for number, flat in (self.stash or {}).items():
-            tensors[f"stash/{number}"] = torch.from_numpy(flat)
+            tensors[f"{STASH}{number}"] = torch.from_numpy(flat)
         text = {"step": str(self.moments.step), "version": str(self.version), "num_shards": str(self.num_shards)}
-        for index, item in enumerate(self.pending):
-            text[f"pending/{index}"] = item.head.encoded().decode()
-            for name, tensor in item.tensors().items():
-                tensors[f"pending/{index}/{name}"] = tensor
+        if self.pending:  # stacked: a body's header is bounded, however many microbatches are in flight
+            heads = canonical_json([item.head.plain() for item in self.pending])
+            tensors[HEADS] = torch.frombuffer(bytearray(heads), dtype=torch.uint8)
+            parts = [item.tensors() for item in self.pending]
+            for name in parts[0]:
+                tensors[PENDING + name] = torch.stack([part[name] for part in parts])
         return tensors, text
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], text: Mapping[str, str]) -> StageState:
-        """A state from ``to_tensors``; raises ``Malformed``."""
+        """A state from ``to_tensors``, also from a stranger's; raises ``Malformed``."""
         try:
-            moments = Moments(tensors["first"], tensors["second"], int(text["step"]))
-            pending, index = [], 0
-            while f"pending/{index}" in text:
-                head = PendingHead.model_validate_json(text[f"pending/{index}"], strict=True)
-                prefix = f"pending/{index}/"
-                held = {name.removeprefix(prefix): item for name, item in tensors.items() if name.startswith(prefix)}
-                pending.append(PendingInput(head, held.pop("tokens"), held or None))
-                index += 1
+            step, version, num_shards = (int(text[name]) for name in ("step", "version", "num_shards"))
+            params, first, second = (_vector(tensors[name]) for name in ("params", "first", "second"))
             stash = {
-                int(name.removeprefix("stash/")): tensor.numpy()
+                int(name.removeprefix(STASH)): _vector(tensor).numpy()
                 for name, tensor in tensors.items()
-                if name.startswith("stash/")
+                if name.startswith(STASH)
             }
-            state = cls(tensors["params"].numpy(), moments, int(text["num_shards"]), int(text["version"]))
         except (KeyError, ValueError):
             raise Malformed("A stage's state is not complete.") from None
-        return replace(state, pending=tuple(pending), stash=stash or None)
+        sizes = {len(params), len(first), len(second), *(len(flat) for flat in stash.values())}
+        is_sound = 0 <= step < MAX_STEPS and 0 <= version < MAX_STEPS and len(sizes) == 1
+        if not is_sound or not 1 <= num_shards <= len(params):
+            raise Malformed("A stage's state is not of one piece.")
+        pending = _pending(tensors)
+        return cls(params.numpy(), Moments(first, second, step), num_shards, version, pending, stash or None)
+
+
+def _vector(tensor: Tensor) -> Tensor:
+    """A flat fp32 tensor; raises ``ValueError``."""
+    if tensor.dtype is not torch.float32 or tensor.dim() != 1:
+        raise ValueError("not a flat fp32 vector")
+    return tensor
+
+
+def _pending(tensors: Mapping[str, Tensor]) -> tuple[PendingInput, ...]:
+    """What is in flight in a body's tensors; raises ``Malformed``."""
+    stacks = {name.removeprefix(PENDING): item for name, item in tensors.items() if name.startswith(PENDING)}
+    if HEADS not in tensors and not stacks:
+        return ()
+    try:
+        plain = json.loads(tensors[HEADS].to(torch.uint8).numpy().tobytes())
+    except (KeyError, ValueError, RecursionError):
+        raise Malformed("The microbatches in flight cannot be read.") from None
+    if not isinstance(plain, list) or not all(isinstance(item, dict) for item in plain):
+        raise Malformed("The microbatches in flight are not a list.")
+    is_whole = all(item.dim() and len(item) == len(plain) and item.dtype in NAMES for item in stacks.values())
+    if not plain or "tokens" not in stacks or not is_whole:
+        raise Malformed("The microbatches in flight are not complete.")
+    found = []
+    for index, item in enumerate(plain):
+        held = {name: stack[index].clone() for name, stack in stacks.items()}
+        found.append(PendingInput(PendingHead.from_plain(item), held.pop("tokens"), held or None))
+    return tuple(found)

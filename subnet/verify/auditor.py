@@ -70,10 +70,15 @@ class Auditor:
         number = RoundId(0)
         while await self._next_set(number):
             view = self._follower.view.round_view(number)
-            if view is not None and view.set_hash is not None:
+            if view is not None and view.set_hash is not None and not self._is_done(number):
                 await self._audit_round(view)
             await self._reverify()
             number = RoundId(number + 1)
+
+    def _is_done(self, number: RoundId) -> bool:
+        """Whether this validator, before a restart, published verdicts on a round that is over."""
+        verdicts = self._follower.view.verdicts
+        return any(item.author == self._site.hotkey and item.verdict.round == number for item in verdicts)
 
     async def _next_set(self, number: RoundId) -> bool:
         """Wait until the commitment set of round ``number`` is closed; false when the run stopped before."""
@@ -101,13 +106,22 @@ class Auditor:
             view.round,
             members,
             self._site.run.audit.window_rounds,
-            self._challenged,
+            self._last_challenged(view.round),
             suspects(view),
         )
-        for challenge in drawn:
-            self._challenged[challenge.hotkey] = view.round
-            await self._audit(view, challenge, beacon)
+        self._challenged |= {challenge.hotkey: view.round for challenge in drawn}
+        # Together, so that a miner that does not answer delays nobody else's audit.
+        await asyncio.gather(*(self._audit(view, challenge, beacon) for challenge in drawn))
         await self._audit_merge(view, beacon)
+
+    def _last_challenged(self, before: RoundId) -> dict[Hotkey, RoundId]:
+        """Round of the last challenge of every replica: remembered, or, after a restart, read from own verdicts."""
+        last: dict[Hotkey, RoundId] = {}
+        for item in self._follower.view.verdicts:
+            verdict = item.verdict
+            if item.author == self._site.hotkey and verdict.round < before:
+                last[verdict.hotkey] = max(last.get(verdict.hotkey, verdict.round), verdict.round)
+        return last | self._challenged
 
     async def _audit_merge(self, view: RoundView, beacon: Digest) -> None:
         """Name the liar behind every disputed shard; one verdict per owner and round says enough."""

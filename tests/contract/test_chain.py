@@ -39,7 +39,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     with running_chain() as running:
 
         def genesis() -> int:
-            netuid = running.chain.add_subnet(*keys["owner"])
+            netuid = running.chain.add_subnet(*keys["owner"], WeightsSetRateLimit=2, Tempo=30)
             for coldkey, _ in keys.values():
                 running.chain.endow(coldkey, FUNDS_RAO)
             running.chain.register(netuid, *keys["validator"])
@@ -60,6 +60,8 @@ def test_a_neurons_life(world: World) -> None:
         await owner.commit("liquid/1:7:" + "a" * 64)
         with pytest.raises(ChainError):
             await owner.commit("x" * (MAX_COMMITMENT_BYTES + 1))
+        with pytest.raises(ChainError, match="NeuronNoValidatorPermit"):
+            await miner.set_weights({Uid(0): 1.0}, 1)
         snapshot = await validator.snapshot()
         assert snapshot.owner_hotkey == world.hotkeys["owner"]
         assert snapshot.commitments[world.hotkeys["owner"]] == "liquid/1:7:" + "a" * 64
@@ -74,8 +76,6 @@ def test_a_neurons_life(world: World) -> None:
         target = snapshot.last_epoch_block + 2 * snapshot.tempo_blocks
         while (snapshot := await validator.snapshot()).block < target:
             await asyncio.to_thread(world.running.call, world.running.chain.produce)
-        with pytest.raises(ChainError, match="NeuronNoValidatorPermit"):
-            await miner.set_weights({Uid(0): 1.0}, 1)
         paid = snapshot.neuron(world.hotkeys["miner"])
         assert paid is not None
         assert paid.incentive == pytest.approx(0.75, abs=1e-3)

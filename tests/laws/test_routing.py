@@ -77,4 +77,6 @@ def test_quotas_add_up_and_differ_from_proportion_by_less_than_one(num: int, cap
     found = quotas(num, capacities)
     assert sum(found) == num
     total = sum(capacities)
-    assert all(abs(whole - num * capacity / total) < 1 + 1e-6 for whole, capacity in zip(found, capacities, strict=True))
+    assert all(
+        abs(whole - num * capacity / total) < 1 + 1e-6 for whole, capacity in zip(found, capacities, strict=True)
+    )
