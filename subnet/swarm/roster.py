@@ -2,7 +2,7 @@
 
 Not here: when a round opens (``rounds``), who gets which microbatch (``router``).
 Invariants: pure; a peer keeps its stage for the whole run; a roster holds only replicas that proved the agreed
-parameters' root of their stage; rosters are sorted by (stage, hotkey).
+parameters' root of their stage and whom no confirmed audit bars; rosters are sorted by (stage, hotkey).
 Source: design.md sections 4 and 5.
 """
 
@@ -16,8 +16,10 @@ from subnet.config import RunConfig
 from subnet.hashing import EMPTY_ROOT, draw
 from subnet.records import RosterEntry
 from subnet.swarm.view import RunView
-from subnet.types import Digest, Hotkey, PeerState, Phase, Role, RoundId, StageId
+from subnet.types import Digest, Hotkey, Outcome, PeerState, Phase, Role, RoundId, StageId
 
+# design.md section 7: another validator re-verifies before anybody is punished.
+CONFIRMATIONS = 2
 # Status intervals allowed for the trip of a heartbeat on top of the missed ones.
 SLACK_INTERVALS = 1.0
 
@@ -87,11 +89,23 @@ def is_ready(view: RunView, hotkey: Hotkey) -> bool:
     return ready.params_root == agreed_root(view, ready.stage)
 
 
+def is_barred(view: RunView, hotkey: Hotkey) -> bool:
+    """Whether a failed audit of ``hotkey`` in the pay window was confirmed by a second validator (if there is one)."""
+    num_validators = sum(peer.registration.role is Role.VALIDATOR for peer in view.peers.values())
+    since = view.last_round - view.run.pay.window_rounds
+    authors: dict[tuple[RoundId, int], set[Hotkey]] = {}
+    for item in view.verdicts:
+        verdict = item.verdict
+        if verdict.hotkey == hotkey and verdict.outcome is Outcome.FAILED and verdict.round > since:
+            authors.setdefault((verdict.round, verdict.segment), set()).add(item.author)
+    return any(len(found) >= min(CONFIRMATIONS, num_validators) for found in authors.values())
+
+
 def make_roster(view: RunView, live: Collection[Hotkey]) -> tuple[RosterEntry, ...]:
-    """Ready miners among ``live``, sorted by (stage, hotkey); capacities as registered."""
+    """Ready miners among ``live`` that are not barred, sorted by (stage, hotkey); capacities as registered."""
     entries = []
     for hotkey in sorted(live):
-        if is_miner(view, hotkey) and is_ready(view, hotkey):
+        if is_miner(view, hotkey) and is_ready(view, hotkey) and not is_barred(view, hotkey):
             peer = view.peers[hotkey]
             assert peer.stage is not None
             registration = peer.registration
@@ -101,10 +115,12 @@ def make_roster(view: RunView, live: Collection[Hotkey]) -> tuple[RosterEntry, .
     return tuple(sorted(entries, key=lambda entry: (entry.stage, entry.hotkey)))
 
 
-def thin_stages(roster: Sequence[RosterEntry], run: RunConfig, at_least: int) -> tuple[StageId, ...]:
-    """Stages with fewer than ``at_least`` replicas."""
+def thin_stages(view: RunView, roster: Sequence[RosterEntry], run: RunConfig, at_least: int) -> tuple[StageId, ...]:
+    """Stages with fewer than ``at_least`` replicas, not counting on barred ones; one is always needed."""
     num = Counter(entry.stage for entry in roster)
-    return tuple(StageId(stage) for stage in range(run.stages.num_stages) if num[StageId(stage)] < at_least)
+    barred = Counter(peer.stage for hotkey, peer in view.peers.items() if is_barred(view, hotkey))
+    stages = [StageId(stage) for stage in range(run.stages.num_stages)]
+    return tuple(stage for stage in stages if num[stage] < max(at_least - barred[stage], 1))
 
 
 def awaited(view: RunView, live: Collection[Hotkey]) -> frozenset[Hotkey]:
@@ -118,7 +134,7 @@ def awaited(view: RunView, live: Collection[Hotkey]) -> frozenset[Hotkey]:
 
 def forming_deadline_s(view: RunView, run: RunConfig, roster: Sequence[RosterEntry]) -> float | None:
     """When FORMING stops waiting for more replicas: counted from when every stage had one; None until then."""
-    if thin_stages(roster, run, 1):
+    if thin_stages(view, roster, run, 1):
         return None
     first_s: dict[StageId, float] = {}
     for entry in roster:
@@ -136,7 +152,7 @@ def is_formed(
         return False
     if now_s >= deadline_s:
         return True
-    return not thin_stages(roster, run, run.round.min_replicas) and not awaited(view, live)
+    return not thin_stages(view, roster, run, run.round.min_replicas) and not awaited(view, live)
 
 
 def draw_owners(seed: Digest, stage: StageId, shard: int, members: Sequence[Hotkey]) -> tuple[Hotkey, ...]:
