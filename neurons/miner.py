@@ -68,6 +68,7 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
             loop = asyncio.get_running_loop()
             corpus = await loop.run_in_executor(executor, open_corpus, run)
             speed = await loop.run_in_executor(executor, measure_tokens_per_s, run, corpus)
+            follower = LedgerFollower(me.peers, orchestrator)
             data_dir = config.neuron.data_dir.expanduser() / run.hash()[:16] / me.signer.hotkey
             site = Site(
                 run=run,
@@ -75,12 +76,13 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
                 owner=orchestrator.hotkey,
                 orchestrator=orchestrator,
                 peers=me.peers,
+                address_of=follower.address_of,
                 clock=me.clock,
                 corpus=corpus,
                 data_dir=data_dir,
                 executor=executor,
             )
-            async with _served(me, site, speed, replica_class) as replica:
+            async with _served(me, site, follower, speed, replica_class) as replica:
                 try:
                     await replica.run()
                     # A run that has stopped is served on: its last rounds may still be audited.
@@ -90,7 +92,9 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
 
 
 @asynccontextmanager
-async def _served(me: Neuron, site: Site, speed: float, replica_class: type[Replica]) -> AsyncIterator[Replica]:
+async def _served(
+    me: Neuron, site: Site, follower: LedgerFollower, speed: float, replica_class: type[Replica]
+) -> AsyncIterator[Replica]:
     """A replica whose routes can be reached and whose address is known to all."""
     made: list[Replica] = []
 
@@ -111,7 +115,7 @@ async def _served(me: Neuron, site: Site, speed: float, replica_class: type[Repl
             device=me.config.neuron.device,
             corpus_hash=Digest(site.run.data.corpus_hash),
         )
-        made.append(replica_class(site, registration, LedgerFollower(me.peers, site.orchestrator)))
+        made.append(replica_class(site, registration, follower))
         if me.chain is not None:
             await me.chain.serve_axon(me.config.axon.external_ip or axon.ip, served.port)
         announce(url)

@@ -191,7 +191,7 @@ class RunConfig(Section):
             *sections, field = path.split(".")
             place = plain
             for section in sections:
-                place = place[section]
+                place = place.setdefault(section, {})
             place[field] = value
         return parse_run_config(plain)
 

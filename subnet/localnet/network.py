@@ -90,6 +90,7 @@ def _write_run(net: Network) -> Path:
             "stages.num_stages": options.stages,
             "boundary.kind": options.boundary,
             "round.min_replicas": options.replicas,
+            **options.settings,
         }
     )
     path = net.folder / "run.toml"
@@ -258,7 +259,7 @@ async def _finish(net: Network) -> bool:
     bytes_per_token = net.status.get("bytes_per_token_per_boundary")
     summary = as_json(facts, claims(facts), _timing(net, facts), bytes_per_token)
     show(net.console, summary)
-    if net.options.json:
+    if net.options.json_line:
         sys.stdout.write(json.dumps(summary) + "\n")
     return bool(summary["ok"])
 
@@ -282,7 +283,7 @@ async def _run(net: Network) -> bool:
 async def _network(options: Options, folder: Path) -> AsyncIterator[Network]:
     keys = await asyncio.to_thread(make_keys, folder, options)
     peers = HttpPeers(signer_from_wallet(OWNER, "default", keys.wallets))
-    console = Console(stderr=options.json)
+    console = Console(stderr=options.json_line)
     net = Network(options, folder, keys, Processes(folder), peers, console)
     try:
         yield net

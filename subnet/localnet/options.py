@@ -6,6 +6,7 @@ Not here: settings of the run itself beyond these few (write a TOML file and use
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +28,10 @@ class Options:
     port: int
     cheats: dict[str, str]  # miner -> kind
     kills: dict[str, int]  # miner -> round
-    json: bool
+    json_line: bool
     chain: bool
     folder: Path | None
+    settings: dict[str, object]  # of the RunConfig, by dotted name
 
     @property
     def miners(self) -> list[str]:
@@ -52,6 +54,13 @@ def _pairs(items: list[str], mark: str, what: str) -> list[tuple[str, str]]:
     return pairs
 
 
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def parse_options(argv: list[str]) -> Options:
     """Options from flags; raises ``ConfigError``; ``--help`` exits."""
     parser = argparse.ArgumentParser(
@@ -70,6 +79,7 @@ def parse_options(argv: list[str]) -> Options:
     add("--kill", action="append", default=[], metavar="MINER@ROUND", help="kill a miner in a round and restart it")
     add("--json", action="store_true", help="print the summary as one JSON object on the last line")
     add("--no-chain", action="store_true", help="without chain, weights and pay")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a RunConfig setting, as in inner.beta1=0.8")
     add("--dir", type=Path, help="keep data and logs in this folder")
     parsed = parser.parse_args(argv)
     kills = _pairs(parsed.kill, "@", "MINER@ROUND")
@@ -85,9 +95,10 @@ def parse_options(argv: list[str]) -> Options:
         port=parsed.port,
         cheats={miner: kind for kind, miner in _pairs(parsed.cheat, ":", "KIND:MINER")},
         kills={miner: int(number) for miner, number in kills},
-        json=parsed.json,
+        json_line=parsed.json,
         chain=not parsed.no_chain,
         folder=parsed.dir,
+        settings={name: _value(text) for name, text in _pairs(parsed.set, "=", "NAME=VALUE")},
     )
     _check(options)
     return options

@@ -11,12 +11,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from subnet.errors import LedgerCorrupt, Refused, Unavailable
+from subnet.errors import LedgerCorrupt, Missing, Refused, Unavailable
 from subnet.log import Event, event
 from subnet.net.base import PeerAddress, Peers
 from subnet.records import LedgerEntry, parse_lines
 from subnet.swarm.ledger import fold
 from subnet.swarm.view import RunView
+from subnet.types import Hotkey
 
 POLL_S = 10.0  # how long the orchestrator may hold a poll open
 SLACK_S = 5.0  # what a poll may take beyond that
@@ -74,6 +75,16 @@ class LedgerFollower:
     async def reaches(self, seq: int, timeout_s: float) -> bool:
         """Wait until entry ``seq`` is here."""
         return await self.until(lambda view: view.seq >= seq, timeout_s)
+
+    def address_of(self, hotkey: Hotkey) -> PeerAddress:
+        """Where a peer is reached now: a roster is frozen, but who restarts may register under another address.
+
+        Raises ``Missing`` for a peer that never registered.
+        """
+        peer = self.view.peers.get(hotkey)
+        if peer is None:
+            raise Missing("That peer never registered with this run.")
+        return PeerAddress(hotkey, peer.registration.url)
 
     def prefix(self, seq: int, head: str) -> list[LedgerEntry]:
         """The entries ``[0, seq]``; raises ``LedgerCorrupt`` when the last one's hash is not ``head``."""

@@ -17,7 +17,6 @@ from torch import Tensor
 from subnet.codec.tensors import tensors_digest
 from subnet.errors import OutOfTurn, Refused, Unavailable
 from subnet.log import Event, event
-from subnet.net.base import PeerAddress
 from subnet.net.messages import Envelope, ForwardReply, NeighbourStatus, pack_body
 from subnet.records import PROTOCOL, RosterEntry, RoundDocument, decode
 from subnet.replica.custody import Custody, Held, Life
@@ -55,7 +54,6 @@ class Courier:
         self._mine = mine
         self._custody = custody
         self._traffic = traffic
-        self._urls = {entry.hotkey: entry.url for entry in document.roster}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_open = True
         self._on_answered: Callable[[], None] = lambda: None
@@ -87,9 +85,6 @@ class Courier:
     def next_stage(self) -> list[RosterEntry]:
         """Replicas of the next stage."""
         return [entry for entry in self._document.roster if entry.stage == self._mine.stage + 1]
-
-    def _address(self, hotkey: Hotkey) -> PeerAddress:
-        return PeerAddress(hotkey, self._urls[hotkey])
 
     def _envelope(self, held: Held, stage: int, attempt: int, tensors: Mapping[str, Tensor]) -> bytes:
         envelope = Envelope(
@@ -159,7 +154,7 @@ class Courier:
 
     async def _post(self, to: Hotkey, path: str, body: bytes) -> bytes:
         timeout_s = self._site.run.custody.request_timeout_s
-        return await self._site.peers.request(self._address(to), "POST", path, body, timeout_s=timeout_s)
+        return await self._site.peers.request(self._site.address_of(to), "POST", path, body, timeout_s=timeout_s)
 
     def status(self) -> NeighbourStatus:
         """What this replica holds."""
@@ -198,7 +193,7 @@ class Courier:
         try:
             timeout_s = self._site.run.custody.status_interval_s * STATUS_TIMEOUT_INTERVALS
             answer = await self._site.peers.request(
-                self._address(peer), "POST", "/v1/status", self.status().encoded(), timeout_s=timeout_s
+                self._site.address_of(peer), "POST", "/v1/status", self.status().encoded(), timeout_s=timeout_s
             )
             status = decode(NeighbourStatus, answer)
         except (Unavailable, Refused):

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from subnet.errors import Malformed, Missing, Refused, Unavailable
 from subnet.log import Event, event
-from subnet.net.base import PeerAddress
 from subnet.net.blobs import shard_key
 from subnet.records import Commitment, RoundDocument, ShardFinal, ShardPublished
 from subnet.replica.site import Site
@@ -116,14 +115,13 @@ class Merger:
     async def _contribution(
         self, document: RoundDocument, commitment: Commitment, hotkey: Hotkey, shard: int
     ) -> merge.Contribution:
-        url = next(entry.url for entry in document.roster if entry.hotkey == hotkey)
         query = {"round": str(document.round), "shard": str(shard)}
         deadline_s = self._site.clock.now_s() + self._site.run.round.merging_timeout_s
         body: bytes | None = None
         while body is None:
             try:
                 body = await self._site.peers.request(
-                    PeerAddress(hotkey, url), "GET", "/v1/shards", query=query, timeout_s=self._timeout_s
+                    self._site.address_of(hotkey), "GET", "/v1/shards", query=query, timeout_s=self._timeout_s
                 )
             except (Unavailable, Missing):
                 if self._site.clock.now_s() > deadline_s:

@@ -31,6 +31,7 @@ class Site:
     owner: Hotkey  # hotkey of the run's owner, who signs round documents
     orchestrator: PeerAddress
     peers: Peers
+    address_of: Callable[[Hotkey], PeerAddress]  # where another peer is reached now
     clock: Clock
     corpus: Corpus
     data_dir: Path

@@ -61,7 +61,7 @@ class Auditor:
     def __init__(self, site: AuditSite, follower: LedgerFollower) -> None:
         self._site = site
         self._follower = follower
-        self._disputes = Disputes(site.run, site.peers, site.orchestrator)
+        self._disputes = Disputes(site.run, site.peers, site.orchestrator, follower.address_of)
         self._challenged: dict[Hotkey, RoundId] = {}
         self._verified: set[tuple[RoundId, Hotkey, int]] = set()
 
@@ -231,10 +231,7 @@ class Auditor:
 
     async def _fetch(self, view: RoundView, challenge: Challenge) -> Evidence:
         """The journal, the segment's start state and the round's, from the miner that committed to them."""
-        entry = view.entry_of(challenge.hotkey)
-        assert entry is not None
-        peer = self._follower.view.peers.get(challenge.hotkey)
-        address = PeerAddress(challenge.hotkey, peer.registration.url if peer else entry.url)
+        address = self._follower.address_of(challenge.hotkey)
 
         async def get(path: str, segment: int) -> bytes:
             query = {"round": str(view.round), "segment": str(segment)}

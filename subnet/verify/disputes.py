@@ -8,6 +8,7 @@ Source: design.md section 4 ("Different: anyone recomputes from the committed in
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,7 @@ class Disputes:
     run: RunConfig
     peers: Peers
     orchestrator: PeerAddress
+    address_of: Callable[[Hotkey], PeerAddress]
 
     async def liars(self, ledger: RunView, view: RoundView) -> list[tuple[Hotkey, int]]:
         """(owner, shard) of every published result of a closed round that is not what its inputs give."""
@@ -72,17 +74,12 @@ class Disputes:
         result, _ = merge.merge_shard(old, momentum, [item for item in contributions if item], self.run.outer)
         return merge.shard_digest(result)
 
-    def _address(self, view: RoundView, hotkey: Hotkey) -> PeerAddress:
-        entry = view.entry_of(hotkey)
-        assert entry is not None
-        return PeerAddress(hotkey, entry.url)
-
     async def _start(self, view: RoundView, members: tuple[Hotkey, ...], stage: StageId, shard: int) -> Vector | None:
         """The shard before the round, from any member whose start state is the agreed one."""
         for hotkey in members:
             query = {"round": str(view.round), "segment": "0"}
             try:
-                body = await self._get(self._address(view, hotkey), "/v1/state", query)
+                body = await self._get(self.address_of(hotkey), "/v1/state", query)
                 state, _ = decode_state(body)
             except (Refused, Unavailable):
                 continue
@@ -93,7 +90,7 @@ class Disputes:
     async def _contribution(self, view: RoundView, hotkey: Hotkey, shard: int, size: int) -> merge.Contribution | None:
         commitment = view.commitments[hotkey]
         query = {"round": str(view.round), "shard": str(shard)}
-        body = await self._get(self._address(view, hotkey), "/v1/shards", query)
+        body = await self._get(self.address_of(hotkey), "/v1/shards", query)
         values = np.frombuffer(body, dtype="<f4").astype(np.float32) if len(body) == 4 * size else None
         if values is None or merge.shard_digest(values) != commitment.shard_digests[shard]:
             return None

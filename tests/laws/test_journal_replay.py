@@ -5,16 +5,19 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from subnet.config import RunConfig
 from subnet.data.batches import tokens, wire_tokens
 from subnet.data.corpus import Corpus
 from subnet.errors import JournalCorrupt
 from subnet.train.engine import StageEngine, StepPlan
-from subnet.train.journal import Journal
+from subnet.train.journal import EntryKind, Journal, encode_frames
 from subnet.train.recorder import JOURNAL, FinishedRound, RecordedStage, state_path
 from subnet.types import Digest, MicrobatchId, StageId
 from tests.tiny import text_corpus, tiny_run
@@ -91,6 +94,31 @@ def test_a_process_that_dies_anywhere_goes_on_bit_for_bit(
         assert [item.head.microbatch for item in second.pending()] == list(engine.pending)
         operate(second, run, corpus, order[cut:])
         assert same(second.finish(), expected)
+
+
+@settings(max_examples=4)
+@given(st.integers(0, 10_000))
+def test_a_journal_cut_at_any_frame_goes_on_bit_for_bit(corpus: Corpus, seed: int) -> None:
+    """The journal's file ends after any number of frames: also between a gradient and the step that it makes due."""
+    run, order = tiny_run(corpus, **{"round.snapshot_steps": 1}), schedule(seed)
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        engine = StageEngine(run, StageId(1))
+        whole = RecordedStage.begin(engine, folder / "whole", engine.initial_state(), DOCUMENT, plan_of(run))
+        operate(whole, run, corpus, order)
+        expected = whole.finish()
+        whole.close()
+        with Journal.open_read_only(folder / "whole" / JOURNAL) as journal:
+            frames = list(journal.frames())
+        for kept in range(len(frames) + 1):
+            shutil.copytree(folder / "whole", folder / "cut")
+            (folder / "cut" / JOURNAL).write_bytes(encode_frames(frames[:kept]))
+            again = RecordedStage.recover(StageEngine(run, StageId(1)), folder / "cut", DOCUMENT, plan_of(run))
+            done = sum(frame.entry.kind is not EntryKind.STEP for frame in frames[:kept])
+            operate(again, run, corpus, order[done:])
+            assert same(again.finish(), expected), f"cut after {kept} of {len(frames)} frames"
+            again.close()
+            shutil.rmtree(folder / "cut")
 
 
 def test_a_torn_tail_costs_one_operation(run: RunConfig, corpus: Corpus, tmp_path: Path) -> None:

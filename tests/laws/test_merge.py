@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -150,6 +150,7 @@ def test_a_stages_root_is_known_from_its_shards_digests_alone(size: int, num_sha
 @given(vectors, st.sampled_from([0.99, 1.01, 0.0, 2.0]))
 def test_a_declared_norm_that_the_values_do_not_have_is_told(vector: Vector, factor: float) -> None:
     actual = merge.norm(vector)
+    assume(actual == 0.0 or actual > 1e-20)  # below, everything counts as zero
     assert merge.norm_agrees(vector, actual)
     assert merge.norm_agrees(vector, actual * (1 + merge.NORM_TOLERANCE / 2))
     assert merge.norm_agrees(vector, actual * factor) is (actual == 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def batch(run: RunConfig, corpus: Corpus, number: int) -> torch.Tensor:
     return wire_tokens(tokens(run, corpus, MicrobatchId(number)), run.model.vocab_size)
 
 
-def pipeline_pass(engines: list[StageEngine], token_ids: torch.Tensor, number: int) -> float:
+def pipeline_pass(engines: Sequence[StageEngine | RecordedStage], token_ids: torch.Tensor, number: int) -> float:
     """One microbatch through all stages and back, as the wire would carry it."""
     packed, loss = None, None
     for engine in engines:
@@ -101,10 +102,11 @@ def test_the_equality_run_is_single_process_training(corpus: Corpus, tmp_path: P
             for engine, state in zip(engines, states, strict=True)
         ]
         for number in range(index * run.round.microbatches, (index + 1) * run.round.microbatches):
-            pipeline_pass(engines, batch(run, corpus, number), number)
+            pipeline_pass(recorded, batch(run, corpus, number), number)
         for place, stage in enumerate(recorded):
-            stage._progress.tokens = run.round_tokens
+            assert stage.step_if_due() is not None
             finished = stage.finish()
+            assert (finished.num_tokens, finished.end.moments.step) == (run.round_tokens, index + 1)
             size = len(finished.pseudo_grad)
             merged = np.empty(size, dtype=np.float32)
             for part in merge.shard_slices(size, run.outer.num_shards):

@@ -97,12 +97,14 @@ class Net:
             return await miner.replica.handle(request)
 
         peers = self.network.attach(signer.hotkey, handle, signer=signer, caps=request_caps(self.run))
+        follower = LedgerFollower(peers, self.orchestrator_address)
         site = Site(
             run=self.run,
             hotkey=signer.hotkey,
             owner=self.owner.hotkey,
             orchestrator=self.orchestrator_address,
             peers=peers,
+            address_of=follower.address_of,
             clock=self.clock,
             corpus=self.corpus,
             data_dir=self.folder / name,
@@ -117,7 +119,7 @@ class Net:
             device="cpu",
             corpus_hash=self.corpus.digest,
         )
-        replica = replica_class(site, registration, LedgerFollower(peers, self.orchestrator_address))
+        replica = replica_class(site, registration, follower)
         miner = self.miners[name] = Miner(signer, replica)
         miner.task = asyncio.create_task(replica.run())
         return miner
