@@ -6,15 +6,17 @@ Invariant: a claim that cannot be decided for want of facts does not hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from subnet.chain.base import NeuronInfo
 from subnet.records import RoundClosed
+from subnet.swarm.account import account
 from subnet.swarm.view import RunView
-from subnet.types import Hotkey, Outcome
+from subnet.types import Hotkey, MicrobatchId, Outcome, StageId
 
-# Kinds of cheats that leave no commitment to audit: they are not named, they just earn nothing from then on.
+# Kinds of cheats that leave no commitment to audit: nobody can name them. They are left out of rounds, and are still
+# paid for what they did before.
 UNAUDITED_KINDS = frozenset({"silence"})
 
 
@@ -22,7 +24,8 @@ UNAUDITED_KINDS = frozenset({"silence"})
 class Facts:
     """What is known at the end. ``names``: who is behind a hotkey; ``neurons`` None without a chain.
 
-    Losses are nats per token on held-out text; ``bigram_entropy`` is that of the training text.
+    ``kills_missed``: miners that were to be killed and were not: their round had no moment for it. Losses are in
+    nats per token on held-out text; ``bigram_entropy`` is that of the training text.
     """
 
     view: RunView
@@ -38,6 +41,7 @@ class Facts:
     paid_twice: int
     points: Mapping[Hotkey, float]
     neurons: Sequence[NeuronInfo] | None
+    kills_missed: Collection[str] = ()
 
     def hotkey(self, name: str) -> Hotkey:
         """The key of a program."""
@@ -55,12 +59,16 @@ class Claim:
 
 def claims(facts: Facts) -> list[Claim]:
     """Everything that the network claims, in the order of the summary."""
-    made = [_learnt(facts), _middle_stage_matters(facts), _replicas_agree(facts), _accounted(facts)]
+    made = [_learnt(facts)]
+    if facts.view.run.stages.num_stages > 2:  # else no stage is a middle one
+        made.append(_middle_stage_matters(facts))
+    made += [_replicas_agree(facts), _accounted(facts)]
     if facts.validators:
         made += [_honest_pass(facts), _all_audited(facts), *_cheats_named(facts)]
-    made += _killed_returned(facts)
-    if facts.neurons is not None:
+    made += [*_silent_left_out(facts), *_killed_returned(facts)]
+    if facts.validators and facts.neurons is not None:  # nobody else sets weights
         made += [_weights_on_chain(facts), _miners_earn(facts), *_cheats_unpaid(facts)]
+        made += [_honest_keep_weight(facts)] if facts.cheats else []
     return made
 
 
@@ -85,13 +93,17 @@ def _replicas_agree(facts: Facts) -> Claim:
 
 
 def accounted(view: RunView, closed: RoundClosed) -> bool:
-    """Whether every id of a round stands in exactly one class."""
+    """Whether a round's account is what its members' commitments say, id by id."""
     ended = view.rounds.get(closed.round)
     if ended is None:
-        return True  # older than what is retained; it was checked when it closed
-    ids = set(ended.document.microbatches())
-    listed = [mb for mb, _ in (*closed.partial, *closed.duplicate)] + list(closed.released)
-    return len(listed) == len(set(listed)) and set(listed) <= ids and closed.num_complete == len(ids) - len(listed)
+        return True  # older than what is retained
+    applied: dict[StageId, dict[Hotkey, tuple[MicrobatchId, ...]]] = {}
+    for hotkey in ended.members if closed.committed else ():
+        commitment = ended.commitments[hotkey]
+        applied.setdefault(commitment.stage, {})[hotkey] = commitment.applied
+    true = account(ended.document.microbatches(), applied, view.run.stages.num_stages)
+    said = (closed.num_complete, closed.partial, closed.duplicate, closed.released)
+    return said == (len(true.complete), true.partial, true.duplicate, true.released)
 
 
 def _accounted(facts: Facts) -> Claim:
@@ -110,16 +122,25 @@ def _honest_pass(facts: Facts) -> Claim:
 
 
 def _all_audited(facts: Facts) -> Claim:
-    """Every member of the rounds of a complete window has a verdict in it; the last rounds are not due yet."""
+    """Every member of all rounds of a complete window has a verdict in it; the last rounds are not due yet.
+
+    A window with a round that was not committed has nothing to audit in that round, and is not complete.
+    """
     view, window, lag = facts.view, facts.view.run.audit.window_rounds, facts.view.run.audit.lag_rounds
-    due = [closed.round for closed in view.closed if closed.committed][: len(view.closed) - lag]
+    due = view.closed[: max(0, len(view.closed) - lag)]
+    spans = [due[first : first + window] for first in range(len(due) - window + 1)]
+    windows = [
+        [closed.round for closed in span]
+        for span in spans
+        if all(closed.committed and closed.round in view.rounds for closed in span)
+    ]
     late: set[str] = set()
-    for first in range(len(due) - window + 1):
-        rounds = due[first : first + window]
-        members = set.intersection(*(set(view.rounds[number].members) for number in rounds if number in view.rounds))
+    for rounds in windows:
+        members = set.intersection(*(set(view.rounds[number].members) for number in rounds))
         audited = {item.verdict.hotkey for item in view.verdicts if item.verdict.round in rounds}
         late |= {facts.names[hotkey] for hotkey in members - audited}
-    return Claim("every miner was audited in its turn", not late, ", ".join(sorted(late)) or f"window of {window}")
+    fine = f"{len(windows)} windows of {window} rounds" if windows else f"no {window} rounds are due yet"
+    return Claim("every miner was audited in its turn", not late, ", ".join(sorted(late)) or fine)
 
 
 def _cheats_named(facts: Facts) -> list[Claim]:
@@ -133,6 +154,21 @@ def _cheats_named(facts: Facts) -> list[Claim]:
     ]
 
 
+def _silent_left_out(facts: Facts) -> list[Claim]:
+    """Who fell silent is in the last merge no more."""
+    merged = [closed.round for closed in facts.view.closed if closed.committed]
+    last = facts.view.rounds.get(merged[-1]) if merged else None
+    return [
+        Claim(
+            f"{miner} ({kind}) is left out of rounds",
+            last is not None and facts.hotkey(miner) not in last.members,
+            f"round {last.round}" if last is not None else "no round was merged",
+        )
+        for miner, kind in facts.cheats.items()
+        if kind in UNAUDITED_KINDS
+    ]
+
+
 def _killed_returned(facts: Facts) -> list[Claim]:
     made = []
     for miner, number in facts.kills.items():
@@ -140,9 +176,10 @@ def _killed_returned(facts: Facts) -> list[Claim]:
         back = [
             ended.round for ended in facts.view.rounds.values() if hotkey in ended.members and ended.round >= number
         ]
-        is_paid = facts.points.get(hotkey, 0.0) > 0
-        detail = f"merged in rounds {back}, {'paid' if is_paid else 'not paid'}"
-        made.append(Claim(f"{miner}, killed in round {number}, returned and is paid", bool(back) and is_paid, detail))
+        is_killed, is_paid = miner not in facts.kills_missed, facts.points.get(hotkey, 0.0) > 0
+        detail = f"merged in rounds {back}, {'paid' if is_paid else 'not paid'}" if is_killed else "never killed"
+        holds = is_killed and bool(back) and is_paid
+        made.append(Claim(f"{miner}, killed in round {number}, returned and is paid", holds, detail))
     return made
 
 
@@ -162,16 +199,26 @@ def _miners_earn(facts: Facts) -> Claim:
     return Claim("miners earned emission", bool(earning), ", ".join(sorted(earning)) or "none")
 
 
+def _weights_of(facts: Facts, miner: str) -> list[float]:
+    """What each validator that set weights gives to a miner."""
+    neurons = {facts.names.get(known.hotkey): known for known in facts.neurons or ()}
+    if miner not in neurons:
+        return []
+    setters = [neurons[name] for name in facts.validators if name in neurons and neurons[name].weights]
+    return [setter.weights.get(neurons[miner].uid, 0.0) for setter in setters]
+
+
 def _cheats_unpaid(facts: Facts) -> list[Claim]:
-    neurons = {known.hotkey: known for known in facts.neurons or ()}
     made = []
     for miner, kind in facts.cheats.items():
-        uid = neurons[facts.hotkey(miner)].uid
-        weights = [
-            neurons[facts.hotkey(name)].weights.get(uid, 0.0)
-            for name in facts.validators
-            if neurons[facts.hotkey(name)].weights
-        ]
-        holds = bool(weights) and not any(weights) if kind not in UNAUDITED_KINDS else True
-        made.append(Claim(f"{miner}'s weight on chain is zero at the end", holds, str(weights)))
+        if kind not in UNAUDITED_KINDS:
+            weights = _weights_of(facts, miner)
+            holds = bool(weights) and not any(weights)
+            made.append(Claim(f"{miner}'s weight on chain is zero at the end", holds, str(weights)))
     return made
+
+
+def _honest_keep_weight(facts: Facts) -> Claim:
+    honest = [miner for miner in facts.miners if miner not in facts.cheats]
+    without = [miner for miner in honest if not (weights := _weights_of(facts, miner)) or not all(weights)]
+    return Claim("every honest miner has weight on chain", not without, ", ".join(without) or f"{len(honest)} miners")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from incentives.scores import fold_scores
+from incentives.scores import ScoreRow, fold_scores
 from subnet.config import RunConfig
 from subnet.data.batches import Tokens, held_out_batches
 from subnet.data.corpus import Corpus
@@ -22,11 +22,11 @@ from subnet.model.flops import stage_flops_per_token
 from subnet.model.stages import FullModel, full_model
 from subnet.net.base import PeerAddress, Peers
 from subnet.net.blobs import shard_key
-from subnet.records import LedgerEntry, LedgerKind, ReplicaReady, body_of
+from subnet.records import Commitment, LedgerEntry, LedgerKind, ReplicaReady, body_of
 from subnet.swarm.view import RunView
 from subnet.train import merge
 from subnet.train.engine import StageEngine
-from subnet.types import Hotkey, StageId
+from subnet.types import Hotkey, MicrobatchId, StageId
 
 Vector = npt.NDArray[np.float32]
 
@@ -62,14 +62,14 @@ async def _shard(
     raise Missing(f"No copy of shard {shard} of stage {stage} has the digest that the ledger names.")
 
 
-def held_out_losses(run: RunConfig, corpus: Corpus, params: Sequence[Vector]) -> tuple[float, float]:
-    """Loss of the model and of the model without its middle stage, in nats per token."""
+def held_out_losses(run: RunConfig, corpus: Corpus, params: Sequence[Vector]) -> tuple[float, float | None]:
+    """Loss of the model and of the model without its middle stage (None: it has none), in nats per token."""
     model = full_model(run)
     model.load_stages(params)
     batches = held_out_batches(run, corpus, EVALUATED_BATCHES)
     middle = run.stages.num_stages // 2
-    skip = (middle,) if 0 < middle < run.stages.num_stages - 1 else ()
-    return _loss(model, batches, ()), _loss(model, batches, skip)
+    has_middle = 0 < middle < run.stages.num_stages - 1
+    return _loss(model, batches, ()), _loss(model, batches, (middle,)) if has_middle else None
 
 
 @torch.no_grad()
@@ -96,15 +96,23 @@ def digests_differed(entries: Sequence[LedgerEntry], names: Mapping[Hotkey, str]
 
 
 def pay(entries: Sequence[LedgerEntry], run: RunConfig) -> tuple[dict[Hotkey, float], int]:
-    """Points by hotkey at the end of the ledger, and how many (stage, microbatch) were paid twice."""
+    """Points by hotkey at the end of the ledger, and how many (stage, microbatch) were paid twice in the pay window."""
     flops = [stage_flops_per_token(run, StageId(stage)) for stage in range(run.stages.num_stages)]
     scores = fold_scores(entries, run, flops)
-    paid: Counter[tuple[int, int]] = Counter()
-    for row in scores.rows:
-        paid[row.round, row.stage] += row.num_paid
-    leased: dict[int, int] = {}
+    return dict(scores.by_hotkey), paid_twice(entries, scores.rows)
+
+
+def paid_twice(entries: Sequence[LedgerEntry], rows: Sequence[ScoreRow]) -> int:
+    """By how much what was paid exceeds the different ids, per stage, in the commitments that it was paid for."""
+    num_paid: Counter[StageId] = Counter()
+    places = {(row.hotkey, row.round) for row in rows if row.num_paid}
+    for row in rows:
+        num_paid[row.stage] += row.num_paid
+    done: dict[StageId, set[MicrobatchId]] = {}
     for entry in entries:
-        if entry.kind is LedgerKind.ROUND_OPENED:
-            leased[int(entry.body["round"])] = int(entry.body["num_microbatches"]) + len(entry.body["released"])
-    twice = sum(max(0, num - leased[round_]) for (round_, _), num in paid.items())
-    return dict(scores.by_hotkey), twice
+        if entry.kind is LedgerKind.COMMITTED:
+            body = body_of(entry)
+            assert isinstance(body, Commitment)
+            if (entry.author, body.round) in places:
+                done.setdefault(body.stage, set()).update(body.applied)
+    return sum(max(0, num - len(done.get(stage, ()))) for stage, num in num_paid.items())

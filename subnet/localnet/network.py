@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import sys
@@ -27,12 +28,12 @@ from subnet.chain.base import ChainSnapshot
 from subnet.chain.live import LiveChain, load_wallet
 from subnet.config import load_run_config
 from subnet.data.corpus import bigram_entropy, load_corpus
-from subnet.errors import ChainError, LiquidError, Missing, Unavailable
+from subnet.errors import ChainError, ConfigError, DeadlineExceeded, Missing, Unavailable
 from subnet.localnet.checks import Facts, claims
-from subnet.localnet.facts import digests_differed, held_out_losses, merged_params, pay
+from subnet.localnet.facts import Vector, digests_differed, held_out_losses, merged_params, pay
 from subnet.localnet.keys import OWNER, Keys, make_keys, write_genesis
 from subnet.localnet.options import Options, parse_options
-from subnet.localnet.processes import Processes
+from subnet.localnet.processes import Processes, cache_environment
 from subnet.localnet.summary import Timing, as_json, show
 from subnet.localnet.table import Picture, headline, render
 from subnet.net.auth import signer_from_wallet
@@ -43,10 +44,12 @@ from subnet.types import Phase
 
 PRESET = "localnet"
 LOOK_S = 1.0  # between looks at the network
+STALL_TIMEOUT_S = 240.0  # without a new ledger entry; starting ten programs on two busy cores takes up to a minute
 SETTLE_S = 90.0  # after the last round: for verdicts that lag behind, the last epoch and its weights
 BLOCK_TIME_S = 0.25
 TEMPO_BLOCKS = 20
 NETUID = 1
+PLAIN_WIDTH = 132  # columns where there is no terminal to ask
 
 
 @dataclass
@@ -68,6 +71,7 @@ class Network:
     status: dict[str, Any] = field(default_factory=dict)
     looked: asyncio.Event = field(default_factory=asyncio.Event)  # set, and replaced, at every look
     first_training: tuple[float, int] | None = None
+    killed: set[str] = field(default_factory=set)
 
 
 # --- starting
@@ -120,7 +124,8 @@ async def _start(net: Network) -> None:
     for name in options.miners:
         await _start_miner(net, name)
     for name in options.validator_names:
-        await processes.start(name, ["validator", *_flags(net, name), *_orchestrator_flags(net)])
+        arguments = ["validator", *_flags(net, name), *_orchestrator_flags(net)]
+        await processes.start(name, arguments, may_end=True)
 
 
 def _orchestrator_flags(net: Network) -> list[str]:
@@ -149,6 +154,7 @@ async def _kill_on_time(net: Network, name: str, number: int) -> None:
         await seen.wait()
     net.console.print(f"killing {name} in round {number}")
     await net.processes.kill(name)
+    net.killed.add(name)
     await _start_miner(net, name)
 
 
@@ -184,8 +190,12 @@ def _picture(net: Network) -> Picture:
 
 
 async def _show_until_stopped(net: Network) -> None:
-    """Show the network until its run stops; raises ``ChildFailed`` when a program dies unasked."""
+    """Show the network until its run stops.
+
+    Raises ``ChildFailed`` when a program dies unasked, ``DeadlineExceeded`` when nothing happens any more.
+    """
     last = None
+    seq, moved_s = -1, time.monotonic()
     with Live(console=net.console, auto_refresh=False, transient=True) as live:
         while True:
             await _look(net)
@@ -195,40 +205,58 @@ async def _show_until_stopped(net: Network) -> None:
                     live.update(render(picture), refresh=True)
                 elif (net.status["round"], net.status["phase"]) != last:
                     last = (net.status["round"], net.status["phase"])
-                    net.console.print(headline(picture), highlight=False)
+                    net.console.print(headline(picture), highlight=False, soft_wrap=True)
                 if net.status["is_stopped"]:
                     return
+                if net.status["seq"] != seq:
+                    seq, moved_s = net.status["seq"], time.monotonic()
             net.processes.check()
+            if time.monotonic() - moved_s > STALL_TIMEOUT_S:
+                raise DeadlineExceeded(f"The ledger has not grown for {STALL_TIMEOUT_S:.0f} s.", remedy="See the logs.")
             await asyncio.sleep(LOOK_S)
 
 
 async def _settle(net: Network) -> None:
     """Let validators finish what is due, verdicts and weights from the last head; then they end by themselves."""
-    net.processes.expect_end()
-    waits = [net.processes.children[name].process.wait() for name in net.options.validator_names]
     with suppress(TimeoutError):
         async with asyncio.timeout(SETTLE_S):
-            await asyncio.gather(*waits)
+            await net.processes.ended()
+    net.processes.check()
 
 
 # --- ending
 
 
-async def _facts(net: Network) -> Facts:
+async def _gather(net: Network) -> list[Vector] | None:
+    """The whole ledger, the last look at the chain, the merged parameters (None: nothing merged); then all stops.
+
+    Miners and validators are told to stop as soon as the ledger is here, since this is also how Ctrl-C ends a network.
+    """
     assert net.follower is not None
     assert net.orchestrator is not None
     while await net.follower.poll(0.0):
         pass
+    stopping = asyncio.create_task(_stop(net, [*net.options.miners, *net.options.validator_names]))
+    try:
+        if net.chain is not None:
+            net.snapshot = await net.chain.snapshot()
+        return await merged_params(net.follower.view, net.peers, net.orchestrator)
+    except Missing:
+        return None
+    finally:
+        await stopping
+        await _close(net)
+
+
+async def _facts(net: Network, params: list[Vector] | None) -> Facts:
+    assert net.follower is not None
     view, options = net.follower.view, net.options
     entries = net.follower.entries
     corpus = await asyncio.to_thread(load_corpus, view.run.data.source, view.run.data.held_out_share)
     losses: tuple[float | None, float | None] = (None, None)
-    with suppress(Missing):
-        params = await merged_params(view, net.peers, net.orchestrator)
+    if params is not None:
         losses = await asyncio.to_thread(held_out_losses, view.run, corpus, params)
     points, twice = pay(entries, view.run)
-    if net.chain is not None:
-        net.snapshot = await net.chain.snapshot()
     return Facts(
         view=view,
         names=net.keys.names,
@@ -243,6 +271,7 @@ async def _facts(net: Network) -> Facts:
         paid_twice=twice,
         points=points,
         neurons=net.snapshot.neurons if net.snapshot is not None else None,
+        kills_missed=set(options.kills) - net.killed,
     )
 
 
@@ -255,7 +284,7 @@ def _timing(net: Network, facts: Facts) -> Timing:
 
 
 async def _finish(net: Network) -> bool:
-    facts = await _facts(net)
+    facts = await _facts(net, await _gather(net))
     bytes_per_token = net.status.get("bytes_per_token_per_boundary")
     summary = as_json(facts, claims(facts), _timing(net, facts), bytes_per_token)
     show(net.console, summary)
@@ -279,21 +308,34 @@ async def _run(net: Network) -> bool:
     return await _finish(net)
 
 
+async def _stop(net: Network, names: list[str] | None = None) -> None:
+    killed = await net.processes.stop(names)
+    if killed:
+        net.console.print(f"had to kill {', '.join(killed)}")
+
+
+async def _close(net: Network) -> None:
+    """Let go of everybody and stop what still runs; may be called again."""
+    try:
+        await net.peers.aclose()
+        if net.chain is not None:
+            await net.chain.close()
+    finally:
+        await _stop(net)
+
+
 @asynccontextmanager
 async def _network(options: Options, folder: Path) -> AsyncIterator[Network]:
     keys = await asyncio.to_thread(make_keys, folder, options)
     peers = HttpPeers(signer_from_wallet(OWNER, "default", keys.wallets))
     console = Console(stderr=options.json_line)
+    if not console.is_terminal:
+        console.width = PLAIN_WIDTH
     net = Network(options, folder, keys, Processes(folder), peers, console)
     try:
         yield net
     finally:
-        await peers.aclose()
-        if net.chain is not None:
-            await net.chain.close()
-        killed = await net.processes.stop()
-        if killed:
-            console.print(f"had to kill {', '.join(killed)}")
+        await _close(net)
 
 
 async def _main(options: Options, folder: Path) -> bool:
@@ -311,18 +353,27 @@ async def _main(options: Options, folder: Path) -> bool:
             return await _finish(net)
 
 
+def _folder(options: Options) -> Path:
+    """A folder for the network; bittensor's caches go there as well."""
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="liquid-"))
+    if (folder / "wallets").exists():
+        raise ConfigError(f"{folder} holds a network already.", remedy="Name another folder with --dir.")
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ.update(cache_environment(folder))
+    return folder
+
+
 def main(argv: list[str]) -> int:
     """``liquid localnet``; 0 when every claim holds."""
     options = parse_options(argv)
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="liquid-"))
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, is_ok = _folder(options), False
     try:
         is_ok = asyncio.run(_main(options, folder))
-    except LiquidError:
-        sys.stderr.write(f"Data and logs are kept in {folder}.\n")
-        raise
-    if is_ok and options.folder is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    elif not is_ok:
-        sys.stderr.write(f"Data and logs are kept in {folder}.\n")
+    except asyncio.CancelledError:
+        sys.stderr.write("Stopped before there was anything to check.\n")
+    finally:
+        if is_ok and not options.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            sys.stderr.write(f"Data and logs are kept in {folder}.\n")
     return 0 if is_ok else 1

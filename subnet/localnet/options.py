@@ -12,7 +12,9 @@ from pathlib import Path
 
 from subnet.errors import ConfigError
 
+MAX_PORT = 65535
 DEFAULT_ROUNDS = 9  # about three minutes on two cores
+CHEATS = ("noise", "random-grads", "scaled-pseudo-grad", "wrong-shard", "silence")  # subnet.simulate.cheats.KINDS
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Options:
     json_line: bool
     chain: bool
     folder: Path | None
+    keep: bool
     settings: dict[str, object]  # of the RunConfig, by dotted name
 
     @property
@@ -52,6 +55,14 @@ def _pairs(items: list[str], mark: str, what: str) -> list[tuple[str, str]]:
             raise ConfigError(f"{item!r} is not of the form {what}.")
         pairs.append((left, right))
     return pairs
+
+
+def _by_miner(pairs: list[tuple[str, str]], flag: str) -> dict[str, str]:
+    """(miner, value) by miner; a miner named twice would lose one of its values."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ConfigError(f"{flag} names a miner twice.")
+    return found
 
 
 def _value(text: str) -> object:
@@ -80,10 +91,11 @@ def parse_options(argv: list[str]) -> Options:
     add("--json", action="store_true", help="print the summary as one JSON object on the last line")
     add("--no-chain", action="store_true", help="without chain, weights and pay")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a RunConfig setting, as in inner.beta1=0.8")
-    add("--dir", type=Path, help="keep data and logs in this folder")
+    add("--dir", type=Path, help="keep data and logs in this folder, which must not hold a network yet")
+    add("--keep-dir", action="store_true", help="keep data and logs in the temporary folder, and name it")
     parsed = parser.parse_args(argv)
-    kills = _pairs(parsed.kill, "@", "MINER@ROUND")
-    if any(not number.isdigit() for _, number in kills):
+    kills = _by_miner(_pairs(parsed.kill, "@", "MINER@ROUND"), "--kill")
+    if any(not number.isdecimal() for number in kills.values()):
         raise ConfigError("--kill needs a round's number, as in miner-1@2.")
     options = Options(
         stages=parsed.stages,
@@ -93,11 +105,12 @@ def parse_options(argv: list[str]) -> Options:
         seed=parsed.seed,
         boundary=parsed.boundary,
         port=parsed.port,
-        cheats={miner: kind for kind, miner in _pairs(parsed.cheat, ":", "KIND:MINER")},
-        kills={miner: int(number) for miner, number in kills},
+        cheats=_by_miner([(miner, kind) for kind, miner in _pairs(parsed.cheat, ":", "KIND:MINER")], "--cheat"),
+        kills={miner: int(number) for miner, number in kills.items()},
         json_line=parsed.json,
         chain=not parsed.no_chain,
         folder=parsed.dir,
+        keep=parsed.keep_dir or parsed.dir is not None,
         settings={name: _value(text) for name, text in _pairs(parsed.set, "=", "NAME=VALUE")},
     )
     _check(options)
@@ -105,8 +118,18 @@ def parse_options(argv: list[str]) -> Options:
 
 
 def _check(options: Options) -> None:
-    if min(options.stages, options.replicas) < 1 or options.validators < 0 or (options.rounds or 1) < 1:
-        raise ConfigError("A network needs at least one stage, one replica and one round.")
+    if min(options.stages, options.replicas) < 1 or options.validators < 0:
+        raise ConfigError("A network needs at least one stage and one replica.")
+    if options.rounds is not None and options.rounds < 1:
+        raise ConfigError("--rounds must be at least 1; --forever runs until Ctrl-C.")
+    if not 0 <= options.port <= MAX_PORT:
+        raise ConfigError(f"--port must be from 0 to {MAX_PORT}.")
+    strange = sorted(set(options.cheats.values()) - set(CHEATS))
+    if strange:
+        raise ConfigError(f"There is no cheat {', '.join(strange)}; known: {', '.join(CHEATS)}.")
+    late = sorted(miner for miner, at in options.kills.items() if options.rounds is not None and at >= options.rounds)
+    if late:
+        raise ConfigError(f"{', '.join(late)} would be killed after the last of {options.rounds} rounds, from 0.")
     unknown = sorted((set(options.cheats) | set(options.kills)) - set(options.miners))
     if unknown:
         raise ConfigError(f"There is no {', '.join(unknown)}; miners are {options.miners[0]} to {options.miners[-1]}.")

@@ -49,21 +49,29 @@ class Child:
     process: asyncio.subprocess.Process
     log: Path
     url: str = ""
-    is_expected_to_end: bool = False
+    may_end: bool = False  # by itself, once its work is done
+    is_told_to_end: bool = False
 
     def tail(self) -> str:
         """The last lines of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
 
 
+def cache_environment(folder: Path) -> dict[str, str]:
+    """Where bittensor keeps its caches: in the network's folder, not in somebody's home."""
+    cache = folder / "cache"
+    return {"BITTENSOR_RUNTIME_CACHE_DIR": str(cache), "BTCLI_TOKEN_SYMBOLS_CACHE": str(cache / "symbols.json")}
+
+
 class Processes:
     """All children of one network."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, stop_timeout_s: float = STOP_TIMEOUT_S) -> None:
         self._folder = folder
+        self._stop_timeout_s = stop_timeout_s
         self.children: dict[str, Child] = {}
 
-    async def start(self, name: str, arguments: Sequence[str | Path]) -> Child:
+    async def start(self, name: str, arguments: Sequence[str | Path], *, may_end: bool = False) -> Child:
         """Start ``liquid ARGUMENTS`` and return at once."""
         log = self._folder / "logs" / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -71,8 +79,7 @@ class Processes:
             **os.environ,
             "OMP_NUM_THREADS": "1",
             PARENT: str(os.getpid()),
-            "BITTENSOR_RUNTIME_CACHE_DIR": str(self._folder / "cache"),
-            "BTCLI_TOKEN_SYMBOLS_CACHE": str(self._folder / "cache" / "symbols.json"),
+            **cache_environment(self._folder),
         }
         with log.open("ab") as errors:
             process = await asyncio.create_subprocess_exec(
@@ -85,7 +92,7 @@ class Processes:
                 env=environment,
                 start_new_session=True,
             )
-        child = self.children[name] = Child(name, process, log)
+        child = self.children[name] = Child(name, process, log, may_end=may_end)
         return child
 
     async def listening(self, child: Child) -> str:
@@ -102,36 +109,46 @@ class Processes:
     def check(self) -> None:
         """Raises ``ChildFailed`` if a program has ended unasked."""
         for child in self.children.values():
-            if child.process.returncode is not None and not child.is_expected_to_end:
-                raise ChildFailed(f"{child.name} ended with {child.process.returncode}:\n{child.tail()}\n")
+            code = child.process.returncode
+            if code is not None and not child.is_told_to_end and (code or not child.may_end):
+                raise _failed(child)
 
-    def expect_end(self) -> None:
-        """From now on programs may end by themselves."""
-        for child in self.children.values():
-            child.is_expected_to_end = True
+    async def ended(self) -> None:
+        """Wait until all that may end by themselves have ended."""
+        await asyncio.gather(*(child.process.wait() for child in self.children.values() if child.may_end))
 
     async def kill(self, name: str) -> None:
         """The process is gone at this instant, as in a power cut."""
         child = self.children[name]
-        child.is_expected_to_end = True
+        child.is_told_to_end = True
         child.process.kill()
         await child.process.wait()
 
     async def stop(self, names: Sequence[str] | None = None) -> list[str]:
-        """Tell children to stop, kill those that do not, reap all; returns the names of the killed ones."""
+        """Tell children to stop, kill those that do not, reap all; returns the names of the killed ones.
+
+        Cancelled while it waits, it kills what is left at once.
+        """
         chosen = [child for name, child in self.children.items() if names is None or name in names]
         for child in chosen:
-            child.is_expected_to_end = True
+            child.is_told_to_end = True
             if child.process.returncode is None:
                 child.process.terminate()
         return [name for name in await asyncio.gather(*(self._reap(child) for child in chosen)) if name]
 
     async def _reap(self, child: Child) -> str:
+        is_killed = False
         try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
+            async with asyncio.timeout(self._stop_timeout_s):
                 await child.process.wait()
         except TimeoutError:
-            child.process.kill()
-            await child.process.wait()
-            return child.name
-        return ""
+            is_killed = True
+        finally:
+            if child.process.returncode is None:
+                child.process.kill()
+                await child.process.wait()
+        return child.name if is_killed else ""
+
+
+def _failed(child: Child) -> ChildFailed:
+    return ChildFailed(f"{child.name} ended with {child.process.returncode}:\n{child.tail()}\n")

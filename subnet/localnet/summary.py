@@ -91,8 +91,9 @@ def show(console: Console, summary: Mapping[str, Any]) -> None:
     console.print(f"\n{summary['rounds']} rounds, {summary['tokens']:,} tokens in {summary['wall_s']:.0f} s", end="")
     console.print(f" ({summary['tokens_per_s']:.0f} tokens/s while training)")
     if loss is not None:
-        console.print(f"held-out loss {loss:.4f} nats (bigram entropy {entropy:.4f}), ", end="")
-        console.print(f"without the middle stage {summary['bypassed_loss']:.4f}")
+        bypassed = summary["bypassed_loss"]
+        console.print(f"held-out loss {loss:.4f} nats (bigram entropy {entropy:.4f})", end="")
+        console.print("" if bypassed is None else f", without the middle stage {bypassed:.4f}")
     if summary["ratio_to_bf16"]:
         figures = f"{summary['bytes_per_token_per_boundary']:.1f} bytes per token and boundary"
         console.print(f"{figures}, both ways and all counted: {summary['ratio_to_bf16']:.2f}x fewer than bf16")

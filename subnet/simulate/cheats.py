@@ -101,21 +101,23 @@ class WrongShardReplica(Replica):
 
 
 class SilentReplica(Replica):
-    """``silence``: the port stays open and nothing ever answers, as when a machine hangs."""
+    """``silence``: the port stays open and nothing is ever said again, as when a machine hangs."""
 
     answered = 0
 
     async def handle(self, request: Request) -> Response:
         """Answer for a while, then never again."""
         self.answered += 1
-        if self.answered > SILENT_AFTER:
-            await asyncio.Event().wait()
+        await self._hang_if_silent()
         return await super().handle(request)
 
-    async def beat(self) -> None:
-        """No heartbeat once silent."""
-        if self.answered <= SILENT_AFTER:
-            await super().beat()
+    async def _post_once(self, path: str, body: bytes) -> None:
+        await self._hang_if_silent()
+        await super()._post_once(path, body)
+
+    async def _hang_if_silent(self) -> None:
+        if self.answered > SILENT_AFTER:
+            await asyncio.Event().wait()
 
 
 KINDS: dict[str, type[Replica]] = {

@@ -93,6 +93,7 @@ def test_a_silent_miner_holds_nobody_up_and_is_not_paid_for_silence(tmp_path: Pa
     assert all(closed.committed for closed in view.closed)
     cheat = net.miners[CHEAT].signer.hotkey
     assert failed(entries) in ({}, {cheat: {"unavailable"}})
+    assert cheat not in view.rounds[view.closed[-1].round].members
     flops = [stage_flops_per_token(net.run, StageId(stage)) for stage in range(3)]
     scores = fold_scores(entries, net.run, flops).by_hotkey
     assert scores.get(cheat, 0.0) < min(scores[m.signer.hotkey] for name, m in net.miners.items() if name != CHEAT)

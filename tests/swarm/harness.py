@@ -24,6 +24,7 @@ from subnet.records import PeerRegistered
 from subnet.replica.lifecycle import Replica
 from subnet.replica.serving import request_caps
 from subnet.replica.site import Site
+from subnet.simulate.cheats import SilentReplica
 from subnet.types import Role
 from subnet.verify.auditor import Auditor, AuditSite
 
@@ -164,7 +165,8 @@ class Net:
 
     async def finish(self, timeout_s: float = 600.0) -> None:
         """Wait until every living miner saw the run stop; a crash is raised."""
-        tasks = [miner.task for miner in self.miners.values() if miner.task is not None and not miner.task.cancelled()]
+        living = [miner for miner in self.miners.values() if not isinstance(miner.replica, SilentReplica)]
+        tasks = [miner.task for miner in living if miner.task is not None and not miner.task.cancelled()]
         async with asyncio.timeout(timeout_s):
             await asyncio.gather(*tasks, *self.validators[1::2])
 
