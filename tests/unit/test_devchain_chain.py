@@ -1,124 +1,37 @@
-"""The chain stepped by hand: what each call costs and refuses, exact emission, reuse of uids, bounded memory."""
+"""Blocks stepped by hand: transactions and their price, bounded history, requests and their errors, speed."""
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from typing import Any
 
-import bittensor_core as core
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subnet.localnet.devchain import runtime_api, subnets
-from subnet.localnet.devchain.chain import DRAND_ROUND_1000, DevChain, DevChainConfig
-from subnet.localnet.devchain.dispatch import DispatchError
-from subnet.localnet.devchain.epochs import MEMORY
+from subnet.localnet.devchain import runtime_api
+from subnet.localnet.devchain.chain import DevChain, DevChainConfig
 from subnet.localnet.devchain.extrinsics import BAD_PROOF, STALE, InvalidTransaction
 from subnet.localnet.devchain.faults import Faults
 from subnet.localnet.devchain.rpc_methods import Methods, RpcError
-from subnet.localnet.devchain.scale import octets, vector
-
-PALLET = "SubtensorModule"
-IMMORTAL: Any = "00"
-
-
-class Key:
-    """An account that signs; its nonces are counted by the chain."""
-
-    def __init__(self, uri: str) -> None:
-        self.pair = core.Keypair.create_from_uri(uri)
-        self.address: str = self.pair.ss58_address
-
-    def signed(self, chain: DevChain, call: tuple[str, str, dict[str, Any]], nonce: int | None = None) -> bytes:
-        return self.signed_in_era(chain, call, IMMORTAL, 0, nonce)
-
-    def signed_in_era(
-        self, chain: DevChain, call: tuple[str, str, dict[str, Any]], era: Any, birth: int, nonce: int | None = None
-    ) -> bytes:
-        data = bytes(chain.runtime.compose_call(*call))
-        carried = {
-            "era": era,
-            "nonce": chain.next_nonce(self.address) if nonce is None else nonce,
-            "tip": 0,
-            "tip_asset_id": None,
-        }
-        genesis, start = (bytes.fromhex(chain.blocks[number].hash[2:]) for number in (0, birth))
-        payload = chain.runtime.signature_payload(data, **carried, genesis_hash=genesis, era_block_hash=start)
-        whole, _ = chain.runtime.encode_signed_extrinsic(
-            data,
-            public_key=self.pair.public_key,
-            signature=self.pair.sign(bytes(payload)),
-            signature_version=1,
-            **carried,
-        )
-        return bytes(whole)
-
-
-ALICE, BOB, DAVE = Key("//Alice"), Key("//Bob"), Key("//Dave")
-OWNER, VALIDATOR, MINER, OTHER = (Key(f"//hot/{name}") for name in ("owner", "validator", "miner", "other"))
-STAKE_RAO = 10**12
-
-
-def new_chain(**settings: Any) -> DevChain:
-    """Subnet 1 of Alice's with uids 0 owner, 1 Bob's validator with stake, 2 Dave's miner."""
-    clock = itertools.count(1_700_000_000_000, 250)
-    chain = DevChain(DevChainConfig(history_blocks=50), lambda: next(clock))
-    chain.add_subnet(ALICE.address, OWNER.address, **{"WeightsSetRateLimit": 0, **settings})
-    chain.register(1, BOB.address, VALIDATOR.address)
-    chain.register(1, DAVE.address, MINER.address)
-    chain.set_stake(1, VALIDATOR.address, STAKE_RAO)
-    return chain
-
-
-def outcome(chain: DevChain, key: Key, call: tuple[str, str, dict[str, Any]]) -> str:
-    """Submits, makes one block, and says how it ended: "ok" or the error's name."""
-    chain.submit(key.signed(chain, call))
-    chain.produce()
-    event = chain.state.get("System", "Events")[-1]["event"]
-    ((name, fields),) = event["System"].items()
-    if name == "ExtrinsicSuccess":
-        return "ok"
-    error = fields["dispatch_error"]
-    if "Module" not in error:
-        return str(error)
-    return str(chain.runtime.module_error(error["Module"]["index"], bytes.fromhex(error["Module"]["error"][2:])[0])[0])
-
-
-def weights(dests: list[int], values: list[int], version_key: int = 0) -> tuple[str, str, dict[str, Any]]:
-    named = {"netuid": 1, "mecid": 0, "dests": dests, "weights": values, "version_key": version_key}
-    return PALLET, "set_mechanism_weights", named
-
-
-def transfer(to: Key, rao: int) -> tuple[str, str, dict[str, Any]]:
-    return "Balances", "transfer_keep_alive", {"dest": to.address, "value": rao}
-
-
-def register(key: Key) -> tuple[str, str, dict[str, Any]]:
-    return PALLET, "burned_register", {"netuid": 1, "hotkey": key.address}
-
-
-def axon(ip: int, port: int, ip_type: int = 4) -> tuple[str, str, dict[str, Any]]:
-    where = {"netuid": 1, "version": 1, "ip": ip, "port": port, "ip_type": ip_type, "protocol": 4}
-    return PALLET, "serve_axon", {**where, "placeholder1": 0, "placeholder2": 0}
-
-
-def read(chain: DevChain, item: str, *keys: Any) -> Any:
-    return chain.state.get(PALLET, item, *keys)
-
-
-def free(chain: DevChain, key: Key) -> int:
-    return int(chain.state.get("System", "Account", key.address)["data"]["free"])
-
-
-def assert_nothing_lost(chain: DevChain) -> None:
-    balances = sum(account["data"]["free"] for account in chain.state.values("System", "Account"))
-    assert balances == chain.state.get("Balances", "TotalIssuance")
-    held = sum(chain.state.values(PALLET, "TotalHotkeyAlpha")) + sum(read(chain, item, 1) for item in MEMORY)
-    assert held <= read(chain, "SubnetAlphaOut", 1)
-
+from subnet.localnet.devchain.scale import octets
+from tests.unit.devchain_actors import (
+    BOB,
+    DAVE,
+    MINER,
+    OTHER,
+    PALLET,
+    STAKE_RAO,
+    Key,
+    assert_nothing_lost,
+    axon,
+    free,
+    new_chain,
+    outcome,
+    read,
+    transfer,
+)
 
 # Transactions
 
@@ -210,233 +123,6 @@ def test_a_watcher_hears_of_inclusion() -> None:
     chain.submit(BOB.signed(chain, transfer(DAVE, 1000)), told.append)
     block = chain.produce()
     assert told == [{"inBlock": block.hash}, {"finalized": block.hash}]
-
-
-# Neurons
-
-
-def test_registration_costs_the_burn_and_refuses_in_order() -> None:
-    chain = new_chain()
-    before = free(chain, BOB)
-    assert outcome(chain, BOB, register(OTHER)) == "ok"
-    assert before - free(chain, BOB) == read(chain, "Burn", 1) + chain.config.fee_rao
-    assert read(chain, "Uids", 1, OTHER.address) == 3
-    assert outcome(chain, BOB, register(OTHER)) == "HotKeyAlreadyRegisteredInSubNet"
-    assert outcome(chain, BOB, (PALLET, "burned_register", {"netuid": 9, "hotkey": OTHER.address})) == "SubnetNotExists"
-    root = (PALLET, "burned_register", {"netuid": 0, "hotkey": OTHER.address})
-    assert outcome(chain, BOB, root) == "RegistrationNotPermittedOnRootSubnet"
-    assert_nothing_lost(chain)
-
-
-def test_a_hotkey_stays_with_its_coldkey() -> None:
-    chain = new_chain()
-    chain.add_subnet(ALICE.address, OWNER.address)
-    stolen = (PALLET, "burned_register", {"netuid": 2, "hotkey": MINER.address})
-    assert outcome(chain, BOB, stolen) == "NonAssociatedColdKey"
-
-
-def test_a_full_subnet_reuses_the_uid_of_the_least_paid() -> None:
-    chain = new_chain(MaxAllowedUids=4, ImmunityPeriod=5)
-    chain.register(1, DAVE.address, Key("//hot/idle").address)
-    assert outcome(chain, BOB, register(OTHER)) == "NoNeuronIdAvailable"
-    chain.submit(VALIDATOR.signed(chain, weights([2], [1])))
-    chain.submit(MINER.signed(chain, axon(0x7F000001, 80)))
-    for _ in range(chain.config.tempo_blocks + 1):
-        chain.produce()
-    assert outcome(chain, BOB, register(OTHER)) == "ok"
-    assert read(chain, "Uids", 1, OTHER.address) == 3
-    assert read(chain, "Uids", 1, Key("//hot/idle").address) is None
-    assert read(chain, "SubnetworkN", 1) == 4
-    assert read(chain, "Keys", 1, 3) == OTHER.address
-    assert read(chain, "LastUpdate", 1)[3] == chain.head.number
-
-
-def test_serving_checks_the_address() -> None:
-    chain = new_chain()
-    assert outcome(chain, MINER, axon(0x7F000001, 80, 5)) == "InvalidIpType"
-    assert outcome(chain, MINER, axon(0, 80)) == "InvalidIpAddress"
-    assert outcome(chain, MINER, axon(1 << 40, 80)) == "InvalidIpAddress"
-    assert outcome(chain, MINER, axon(0x7F000001, 0)) == "InvalidPort"
-    assert outcome(chain, MINER, axon(0x7F000001, 80)) == "ok"
-    assert read(chain, "Axons", 1, MINER.address)["port"] == 80
-    strict = DevChain(DevChainConfig(allow_loopback=False))
-    strict.add_subnet(ALICE.address, OWNER.address)
-    assert outcome(strict, OWNER, axon(0x7F000001, 80)) == "InvalidIpAddress"
-    assert outcome(strict, OWNER, axon(0x08080808, 80)) == "ok"
-
-
-# Weights
-
-
-@pytest.mark.parametrize(
-    ("key", "call", "expected"),
-    [
-        (VALIDATOR, weights([1, 2], [1]), "WeightVecNotEqualSize"),
-        (VALIDATOR, weights([0, 1, 2, 2], [1, 1, 1, 1]), "UidsLengthExceedUidsInSubNet"),
-        (BOB, weights([2], [1]), "HotKeyNotRegisteredInSubNet"),
-        (VALIDATOR, weights([2], [1], version_key=6), "IncorrectWeightVersionKey"),
-        (MINER, weights([1], [1], 7), "NeuronNoValidatorPermit"),
-        (VALIDATOR, weights([2, 2], [1, 1], 7), "DuplicateUids"),
-        (VALIDATOR, weights([2, 5], [1, 1], 7), "UidVecContainInvalidOne"),
-        (VALIDATOR, weights([2], [1], 7), "WeightVecLengthIsLow"),
-        (VALIDATOR, weights([0, 2], [1, 9], 7), "MaxWeightExceeded"),
-        (VALIDATOR, weights([0, 2], [4, 5], 7), "ok"),
-        (MINER, weights([2], [1], 7), "ok"),
-        (OWNER, weights([0, 2], [4, 5], 7), "ok"),
-    ],
-)
-def test_weights_are_checked_as_on_the_real_chain(
-    key: Key, call: tuple[str, str, dict[str, Any]], expected: str
-) -> None:
-    chain = new_chain(WeightsVersionKey=7, MinAllowedWeights=2, MaxWeightsLimit=40000)
-    assert outcome(chain, key, call) == expected
-
-
-def test_weights_are_scaled_up_and_limited_in_rate() -> None:
-    chain = new_chain(WeightsSetRateLimit=5)
-    assert outcome(chain, VALIDATOR, weights([0, 2], [50, 100])) == "ok"
-    assert read(chain, "Weights", 1, 1) == [(0, 32767), (2, 65535)]
-    assert outcome(chain, VALIDATOR, weights([2], [1])) == "SettingWeightsTooFast"
-    for _ in range(4):
-        chain.produce()
-    assert outcome(chain, VALIDATOR, weights([2], [1])) == "ok"
-
-
-def sealed(dests: list[int], values: list[int]) -> bytes:
-    u16s: Callable[[list[int]], bytes] = lambda numbers: vector(number.to_bytes(2, "little") for number in numbers)  # noqa: E731
-    payload = octets(bytes(VALIDATOR.pair.public_key)) + u16s(dests) + u16s(values) + (0).to_bytes(8, "little")
-    return bytes(core.encrypt_at_round(payload, 1000))
-
-
-def test_committed_weights_are_revealed_by_the_recorded_round() -> None:
-    chain = new_chain(CommitRevealWeightsEnabled=True)
-    assert chain.rules.drand_signatures[1000] == DRAND_ROUND_1000
-    assert outcome(chain, VALIDATOR, weights([2], [1])) == "CommitRevealEnabled"
-    named = {"netuid": 1, "mecid": 0, "commit": list(sealed([0, 2], [1, 3])), "reveal_round": 1000}
-    commit = (PALLET, "commit_timelocked_mechanism_weights", {**named, "commit_reveal_version": 4})
-    assert outcome(chain, VALIDATOR, commit) == "ok"
-    chain.submit(VALIDATOR.signed(chain, (PALLET, commit[1], {**commit[2], "commit": [1, 2, 3]})))
-    for _ in range(chain.config.tempo_blocks):
-        chain.produce()
-    assert read(chain, "Weights", 1, 1) == []
-    for _ in range(chain.config.tempo_blocks):
-        chain.produce()
-    assert read(chain, "Weights", 1, 1) == [(0, 21845), (2, 65535)]
-    assert read(chain, "TimelockedWeightCommits", 1, 0) == []
-
-
-# Emission
-
-
-def epoch(chain: DevChain) -> None:
-    before = read(chain, "SubnetEpochIndex", 1)
-    while read(chain, "SubnetEpochIndex", 1) == before:
-        chain.produce()
-
-
-def test_an_epoch_pays_41_41_18_and_burns_the_owners_incentive() -> None:
-    chain = new_chain()
-    chain.submit(VALIDATOR.signed(chain, weights([0, 2], [1, 3])))
-    epoch(chain)
-    payment = chain.payments[1]
-    created = chain.config.tempo_blocks * chain.config.emission_rao
-    miners = created * 41 // 100
-    assert payment.created == created
-    assert payment.owner == created * 18 // 100
-    assert payment.per_uid[1] == miners
-    assert payment.per_uid[2] == pytest.approx(miners * 3 / 4, rel=1e-4)
-    assert payment.burnt == miners - payment.per_uid[2]
-    assert payment.per_uid[0] == 0
-    assert subnets.stake_rao(chain.state, 1, VALIDATOR.address) == STAKE_RAO + miners
-    assert_nothing_lost(chain)
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 65535)), max_size=3), st.integers(0, 10**10 + 7))
-def test_no_rao_is_lost_or_created(votes: list[tuple[int, int]], emission_rao: int) -> None:
-    clock = itertools.count(1_700_000_000_000, 250)
-    chain = DevChain(DevChainConfig(emission_rao=emission_rao, tempo_blocks=3), lambda: next(clock))
-    chain.add_subnet(ALICE.address, OWNER.address)
-    chain.register(1, BOB.address, VALIDATOR.address)
-    chain.register(1, DAVE.address, MINER.address)
-    chain.set_stake(1, VALIDATOR.address, STAKE_RAO)
-    dests = dict(votes)
-    chain.submit(VALIDATOR.signed(chain, weights(list(dests), list(dests.values()))))
-    burnt = 0
-    for _ in range(2):
-        epoch(chain)
-        payment = chain.payments[1]
-        assert payment.created == sum(payment.per_uid) + payment.owner + payment.burnt
-        assert payment.burnt >= 0
-        burnt += payment.burnt
-        held = sum(chain.state.values(PALLET, "TotalHotkeyAlpha")) + sum(read(chain, item, 1) for item in MEMORY)
-        assert held + burnt == read(chain, "SubnetAlphaOut", 1) == STAKE_RAO + chain.head.number * emission_rao
-
-
-def test_permits_go_to_the_largest_stakes() -> None:
-    chain = new_chain(MaxAllowedValidators=2)
-    chain.set_stake(1, MINER.address, STAKE_RAO + 1)
-    chain.set_stake(1, OWNER.address, STAKE_RAO - 1)
-    assert read(chain, "ValidatorPermit", 1) == [False, True, True]
-
-
-# Administration
-
-
-def admin(name: str, **value: Any) -> tuple[str, str, dict[str, Any]]:
-    return "AdminUtils", name, {"netuid": 1, **value}
-
-
-def test_sudo_sets_hyperparameters_and_reports_the_inner_result() -> None:
-    chain = new_chain()
-
-    def through_sudo(call: tuple[str, str, dict[str, Any]]) -> tuple[str, str, dict[str, Any]]:
-        return "Sudo", "sudo", {"call": bytes(chain.runtime.compose_call(*call))}
-
-    tempo = through_sudo(admin("sudo_set_tempo", tempo=99))
-    assert outcome(chain, BOB, tempo) == "RequireSudo"
-    assert outcome(chain, ALICE, tempo) == "ok"
-    assert read(chain, "Tempo", 1) == 99
-    elsewhere = through_sudo(("AdminUtils", "sudo_set_tempo", {"netuid": 9, "tempo": 5}))
-    assert outcome(chain, ALICE, elsewhere) == "ok"
-    (event,) = [record["event"]["Sudo"] for record in chain.state.get("System", "Events") if "Sudo" in record["event"]]
-    assert "Err" in event["Sudid"]["sudo_result"]
-    assert outcome(chain, ALICE, through_sudo(transfer(BOB, 1))) == "ok"
-    assert_nothing_lost(chain)
-
-
-def test_the_owner_sets_what_owners_may() -> None:
-    chain = new_chain()
-    assert outcome(chain, ALICE, admin("sudo_set_immunity_period", immunity_period=7)) == "ok"
-    assert read(chain, "ImmunityPeriod", 1) == 7
-    assert outcome(chain, BOB, admin("sudo_set_immunity_period", immunity_period=8)) == "BadOrigin"
-    assert outcome(chain, ALICE, admin("sudo_set_tempo", tempo=8)) == "BadOrigin"
-
-
-def test_calls_that_are_declared_but_not_served_are_filtered() -> None:
-    chain = new_chain()
-    assert outcome(chain, BOB, ("MevShield", "submit_encrypted", {"ciphertext": [1, 2]})) == "CallFiltered"
-
-
-def test_commitments_need_a_neuron_and_are_replaced() -> None:
-    chain = new_chain()
-
-    def commit(data: bytes) -> tuple[str, str, dict[str, Any]]:
-        info = {"fields": [[{f"Raw{len(data)}": list(data)}]]}
-        return "Commitments", "set_commitment", {"netuid": 1, "info": info}
-
-    assert outcome(chain, BOB, commit(b"hello")) == "AccountNotAllowedCommit"
-    for data in (b"hello", b"bye"):
-        assert outcome(chain, MINER, commit(data)) == "ok"
-        stored = chain.state.get("Commitments", "CommitmentOf", 1, MINER.address)
-        assert stored["block"] == chain.head.number
-        assert data.hex() in str(stored["info"]) or str(list(data)).strip("[]") in str(stored["info"])
-
-
-def test_unknown_settings_are_named() -> None:
-    with pytest.raises(ValueError, match="Tepmo"):
-        DevChain().add_subnet(ALICE.address, OWNER.address, Tepmo=3)
-    with pytest.raises(DispatchError, match="AlreadyRegistered"):
-        new_chain().register(1, BOB.address, VALIDATOR.address)
 
 
 # Blocks and requests
