@@ -6,6 +6,7 @@ itself: the ledger is folded anew, parameters are checked against the digests in
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -38,12 +39,17 @@ async def merged_params(view: RunView, peers: Peers, orchestrator: PeerAddress) 
     stages = []
     for number in range(view.run.stages.num_stages):
         stage = StageId(number)
-        flat = StageEngine(view.run, stage).params()
+        # In a thread, so that this program can see its children stop meanwhile: the first engine loads half of torch.
+        flat = await asyncio.to_thread(_initial, view.run, stage)
         slices = merge.shard_slices(len(flat), view.run.outer.num_shards)
         for shard, final in view.finals_of(stage).items():
             flat[slices[shard]] = await _shard(view, peers, orchestrator, stage, shard, final.params_digest)
         stages.append(flat)
     return stages
+
+
+def _initial(run: RunConfig, stage: StageId) -> Vector:
+    return StageEngine(run, stage).params()
 
 
 async def _shard(

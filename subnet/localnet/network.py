@@ -49,6 +49,7 @@ SETTLE_S = 90.0  # after the last round: for verdicts that lag behind, the last 
 BLOCK_TIME_S = 0.25
 TEMPO_BLOCKS = 20
 NETUID = 1
+KILL_AFTER = 0.3  # part of its round that a miner has done when it is killed
 PLAIN_WIDTH = 132  # columns where there is no terminal to ask
 
 
@@ -72,6 +73,7 @@ class Network:
     looked: asyncio.Event = field(default_factory=asyncio.Event)  # set, and replaced, at every look
     first_training: tuple[float, int] | None = None
     killed: set[str] = field(default_factory=set)
+    microbatches: int = 0  # of a round
 
 
 # --- starting
@@ -97,6 +99,7 @@ def _write_run(net: Network) -> Path:
             **options.settings,
         }
     )
+    net.microbatches = run.round.microbatches
     path = net.folder / "run.toml"
     path.write_text(run.to_toml())
     return path
@@ -149,20 +152,29 @@ async def _kill_on_time(net: Network, name: str, number: int) -> None:
     await net.follower.until(
         lambda view: view.round is not None and view.round.round >= number and view.round.phase is Phase.TRAINING
     )
-    while not _has_applied(net, hotkey, number):
-        seen = net.looked
-        await seen.wait()
+    before = None
+    while before is None or not _is_in_the_middle(net, hotkey, number, before):
+        await net.looked.wait()
+        before = before if before is not None else _applied(net, hotkey, number)
     net.console.print(f"killing {name} in round {number}")
     await net.processes.kill(name)
     net.killed.add(name)
     await _start_miner(net, name)
 
 
-def _has_applied(net: Network, hotkey: str, number: int) -> bool:
-    """Whether the miner has work in the round that it could lose."""
+def _applied(net: Network, hotkey: str, number: int) -> int | None:
+    """What a miner has applied since it started, if it trains in round ``number`` now."""
     miners = net.status.get("miners", [])
     beat = next((item["beat"] for item in miners if item["hotkey"] == hotkey), None)
-    return beat is not None and beat["round"] == number and beat["held"] > 0
+    is_training = beat is not None and beat["round"] == number and beat["phase"] == Phase.TRAINING
+    return int(beat["applied"]) if is_training else None
+
+
+def _is_in_the_middle(net: Network, hotkey: str, number: int, before: int) -> bool:
+    """Whether the miner has done a good part of its round, and has the rest to do."""
+    applied = _applied(net, hotkey, number)
+    share = net.microbatches / net.options.replicas
+    return applied is not None and applied - before >= KILL_AFTER * share
 
 
 async def _look(net: Network) -> None:

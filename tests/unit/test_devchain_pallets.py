@@ -128,10 +128,14 @@ def test_weights_are_scaled_up_and_limited_in_rate() -> None:
     assert outcome(chain, VALIDATOR, weights([2], [1])) == "ok"
 
 
+def u16_vector(numbers: list[int]) -> bytes:
+    return vector(number.to_bytes(2, "little") for number in numbers)
+
+
 def sealed(dests: list[int], values: list[int]) -> bytes:
-    u16s: Callable[[list[int]], bytes] = lambda numbers: vector(number.to_bytes(2, "little") for number in numbers)  # noqa: E731
-    payload = octets(bytes(VALIDATOR.pair.public_key)) + u16s(dests) + u16s(values) + (0).to_bytes(8, "little")
-    return bytes(core.encrypt_at_round(payload, 1000))
+    hotkey = octets(bytes(VALIDATOR.pair.public_key))
+    payload = hotkey + u16_vector(dests) + u16_vector(values) + (0).to_bytes(8, "little")
+    return bytes(core.encrypt_at_round(payload, 1000)[0])
 
 
 def test_committed_weights_are_revealed_by_the_recorded_round() -> None:

@@ -1,0 +1,128 @@
+"""The unmodified SDK on the development chain: what a subnet's owner, validator and miner do, through their own client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import bittensor as bt
+import pytest
+from bittensor.keyfiles import Keypair
+
+from tests.contract.chains import Running, running_chain
+
+TEMPO_BLOCKS = 20
+STAKE_RAO = 10**12
+
+
+def wallet(name: str) -> Any:
+    cold, hot = Keypair.create_from_uri(f"//{name}"), Keypair.create_from_uri(f"//{name}//hot")
+    return SimpleNamespace(coldkey=cold, coldkeypub=Keypair(ss58_address=cold.ss58_address), hotkey=hot)
+
+
+ALICE, BOB, EVE = (wallet(name) for name in ("Alice", "Bob", "Eve"))
+OWNER = (ALICE.coldkey.ss58_address, ALICE.hotkey.ss58_address)
+BOB_HOTKEY = BOB.hotkey.ss58_address
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    with running_chain(0.1, TEMPO_BLOCKS) as chain:
+        chain.call(lambda: chain.chain.add_subnet(*OWNER, WeightsSetRateLimit=10))
+        chain.call(lambda: chain.chain.set_stake(1, OWNER[1], STAKE_RAO))
+        yield chain
+
+
+@pytest.fixture
+def client(running: Running) -> Iterator[Any]:
+    subtensor = bt.Subtensor(running.url)
+    yield subtensor
+    subtensor.close()
+
+
+def register(client: Any) -> Any:
+    return client.submit_call(bt.calls.SubtensorModule.burned_register(netuid=1, hotkey=BOB_HOTKEY), BOB)
+
+
+def test_reads(client: Any) -> None:
+    assert client.block_time() == 0.1
+    assert client.block >= 0
+    assert client.time
+    assert client.subnets.subnet_hyperparameters(netuid=1)["tempo"] == TEMPO_BLOCKS
+    assert client.hyperparameters.weights_rate_limit(netuid=1) == 10
+    assert client.epochs.epoch_status(netuid=1)["tempo"] == TEMPO_BLOCKS
+    assert client.balances.get(BOB.coldkey.ss58_address).rao == 10**15
+    assert client.subnets.metagraph(77) is None
+    first = client.block
+    client.wait_for_block(first + 2, timeout=10)
+    assert client.block >= first + 2
+    assert client.at(first).block == first
+
+
+def test_registering_serving_and_committing(client: Any) -> None:
+    result = register(client)
+    assert result.success, result
+    assert result.fee.rao == 124_414
+    result = register(client)
+    assert not result.success
+    assert (result.error.name, result.error.code) == ("HotKeyAlreadyRegisteredInSubNet", "already_exists")
+    assert client.execute(bt.ServeAxon(netuid=1, ip="127.0.0.1", port=8091), BOB).success
+    info = {"fields": [[{"Raw11": b"hello world"}]]}
+    committed = client.submit_call(bt.calls.Commitments.set_commitment(netuid=1, info=info), BOB, signer="hotkey")
+    assert committed.success
+    metagraph = client.subnets.metagraph(1)
+    assert metagraph.hotkeys == [OWNER[1], BOB_HOTKEY]
+    assert metagraph.neurons[0].validator_permit
+    assert metagraph.neurons[1].axon == "127.0.0.1:8091"
+    assert metagraph.neurons[1].commitment.value == "hello world"
+    assert client.subnets.metagraph(1, commitments=False).num_uids == 2
+    for lite in (True, False):
+        assert [neuron.uid for neuron in client.neurons.all(1, lite=lite)] == [0, 1]
+    assert client.neurons.uid(hotkey_ss58=BOB_HOTKEY, netuid=1) == 1
+
+
+def test_transfers(client: Any) -> None:
+    call = bt.calls.Balances.transfer_keep_alive(dest=EVE.coldkey.ss58_address, value=12_345)
+    before = client.balances.get(EVE.coldkey.ss58_address).rao
+    assert client.submit_call(call, BOB).success
+    assert client.balances.get(EVE.coldkey.ss58_address).rao == before + 12_345
+
+
+def test_weights_and_pay(client: Any) -> None:
+    assert register(client).success
+    plan = client.plan(bt.SetWeights(netuid=1, weights={1: 1.0}), ALICE)
+    assert plan.fee.rao == 124_414
+    assert not plan.violations
+    assert client.execute(bt.SetWeights(netuid=1, weights={1: 0.75, 0: 0.25}), ALICE, retries=2).success
+    assert client.weights.weights(netuid=1) == {0: {0: pytest.approx(0.25, abs=1e-4), 1: pytest.approx(0.75, abs=1e-4)}}
+    with pytest.raises(bt.ChainError):
+        client.execute(bt.SetWeights(netuid=1, weights={1: 1}), ALICE)  # the rate limit
+    with pytest.raises(bt.ChainError):
+        client.execute(bt.SetWeights(netuid=1, weights={1: 1}), EVE)  # no neuron
+    client.wait_for_block(client.block + 10, timeout=10)
+    refused = client.execute(bt.SetWeights(netuid=1, weights={0: 1}), BOB)
+    assert (refused.error.name, refused.error.code) == ("NeuronNoValidatorPermit", "not_authorized")
+    assert client.wait_for_epoch(1, timeout=20)
+    paid = client.subnets.metagraph(1).neurons[1]
+    assert paid.incentive == pytest.approx(0.75, abs=1e-3)
+    assert paid.emission.rao > 0
+
+
+def test_sudo_and_sealed_weights(client: Any) -> None:
+    inner = client.compose(bt.calls.AdminUtils.sudo_set_commit_reveal_weights_enabled(netuid=1, enabled=True))
+    assert client.submit_call(bt.calls.Sudo.sudo(call=inner), BOB).error.name == "RequireSudo"
+    assert client.submit_call(bt.calls.Sudo.sudo(call=inner), ALICE).success
+    assert client.subnets.subnet_hyperparameters(netuid=1)["commit_reveal_weights_enabled"] is True
+    result = client.execute(bt.SetWeights(netuid=1, weights={0: 1.0}), ALICE, retries=2)
+    assert result.success, result
+    assert client.weights.timelocked_weight_commits(netuid=1)
+
+
+def test_a_refusing_pool_is_an_error_with_a_code(running: Running, client: Any) -> None:
+    running.call(lambda: setattr(running.server.faults, "pool_rejection", "Custom error: 6"))
+    result = register(client)
+    assert not result.success
+    assert result.error.code == "rate_limited"
+    running.call(lambda: setattr(running.server.faults, "pool_rejection", None))
+    assert register(client).success
