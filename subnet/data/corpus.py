@@ -45,7 +45,7 @@ def load_corpus(source: str, held_out_share: float) -> Corpus:
     if source == "stdlib":
         root = Path(sysconfig.get_path("stdlib"))
         parts = [(name, path.read_bytes()) for name, path in _files(root, (".py",))]
-    elif source.startswith("file:"):
+    elif source.startswith("file:") and source != "file:":
         parts = _read_path(Path(source.removeprefix("file:")).expanduser())
     else:
         raise ConfigError(f"data.source {source!r} is neither 'stdlib' nor 'file:PATH'.")

@@ -166,8 +166,9 @@ def _applied(net: Network, hotkey: str, number: int) -> int | None:
     """What a miner has applied since it started, if it trains in round ``number`` now."""
     miners = net.status.get("miners", [])
     beat = next((item["beat"] for item in miners if item["hotkey"] == hotkey), None)
-    is_training = beat is not None and beat["round"] == number and beat["phase"] == Phase.TRAINING
-    return int(beat["applied"]) if is_training else None
+    if beat is None or beat["round"] != number or beat["phase"] != Phase.TRAINING:
+        return None
+    return int(beat["applied"])
 
 
 def _is_in_the_middle(net: Network, hotkey: str, number: int, before: int) -> bool:

@@ -1,4 +1,4 @@
-"""The unmodified SDK on the development chain: what a subnet's owner, validator and miner do, through their own client."""
+"""The unmodified SDK on the development chain: what a subnet's owner, validator and miner do with it."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ def test_registering_serving_and_committing(client: Any) -> None:
     assert committed.success
     metagraph = client.subnets.metagraph(1)
     assert metagraph.hotkeys == [OWNER[1], BOB_HOTKEY]
+    assert metagraph.symbol == "α"
     assert metagraph.neurons[0].validator_permit
     assert metagraph.neurons[1].axon == "127.0.0.1:8091"
     assert metagraph.neurons[1].commitment.value == "hello world"

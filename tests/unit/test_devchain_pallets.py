@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import bittensor_core as core
@@ -16,6 +15,7 @@ from subnet.localnet.devchain.chain import DRAND_ROUND_1000, DevChain, DevChainC
 from subnet.localnet.devchain.dispatch import DispatchError
 from subnet.localnet.devchain.epochs import MEMORY
 from subnet.localnet.devchain.scale import octets, vector
+from subnet.localnet.devchain.sealed import commits
 from tests.unit.devchain_actors import (
     ALICE,
     BOB,
@@ -255,11 +255,28 @@ def test_commitments_need_a_neuron_and_are_replaced() -> None:
         return "Commitments", "set_commitment", {"netuid": 1, "info": info}
 
     assert outcome(chain, BOB, commit(b"hello")) == "AccountNotAllowedCommit"
-    for data in (b"hello", b"bye"):
+    for data in (b"hello", b"bye", b"0x6162", b"\xff\x00"):
         assert outcome(chain, MINER, commit(data)) == "ok"
-        stored = chain.state.get("Commitments", "CommitmentOf", 1, MINER.address)
-        assert stored["block"] == chain.head.number
-        assert data.hex() in str(stored["info"]) or str(list(data)).strip("[]") in str(stored["info"])
+        raw = chain.state.raw(chain.state.codec.key("Commitments", "CommitmentOf", (1, MINER.address)))
+        assert raw is not None
+        assert raw.endswith(data)
+        assert chain.state.get("Commitments", "CommitmentOf", 1, MINER.address)["block"] == chain.head.number
+
+
+@given(st.lists(st.binary(max_size=40) | st.text(max_size=20).map(str.encode), min_size=1, max_size=3))
+def test_any_bytes_are_kept_exactly_and_never_stop_the_chain(blobs: list[bytes]) -> None:
+    chain = new_chain(CommitRevealWeightsEnabled=True)
+    for blob in blobs:
+        named = {"netuid": 1, "mecid": 0, "commit": list(blob), "reveal_round": 1000, "commit_reveal_version": 4}
+        assert outcome(chain, VALIDATOR, (PALLET, "commit_timelocked_mechanism_weights", named)) == "ok"
+        assert outcome(chain, BOB, ("System", "remark_with_event", {"remark": list(blob)})) == "ok"
+        info = {"fields": [[{"BigRaw": list(blob)}]]}
+        assert outcome(chain, MINER, ("Commitments", "set_commitment", {"netuid": 1, "info": info})) == "ok"
+        raw = chain.state.raw(chain.state.codec.key("Commitments", "CommitmentOf", (1, MINER.address)))
+        assert raw is not None
+        assert raw.endswith(octets(blob))
+    assert [commit.sealed for commit in commits(chain.state, 1, 0)] == blobs
+    assert [entry[3] for entry in read(chain, "TimelockedWeightCommits", 1, 0)] == [1000] * len(blobs)
 
 
 def test_unknown_settings_are_named() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from subnet.localnet.devchain import pallet_admin, pallet_balances, pallet_commitments, pallet_subtensor
-from subnet.localnet.devchain.dispatch import Call, Context, DispatchError, Handler, as_bytes, module_error
+from subnet.localnet.devchain.dispatch import Call, Context, DispatchError, Handler, module_error
 from subnet.localnet.devchain.extrinsics import blake2_256
 
 
@@ -20,7 +20,7 @@ def remark(context: Context, remark: Any) -> None:
 
 
 def remark_with_event(context: Context, remark: Any) -> None:
-    digest = "0x" + blake2_256(as_bytes(remark)).hex()
+    digest = "0x" + blake2_256(context.encoded_arguments.octets()).hex()
     context.emit("System", "Remarked", {"sender": context.who, "hash": digest})
 
 
@@ -28,7 +28,7 @@ def sudo(context: Context, call: Any) -> None:
     """The outer call succeeds even if the inner one fails; the event carries the inner result."""
     if context.signer is None or context.signer != context.state.get("Sudo", "Key"):
         raise module_error("Sudo", "RequireSudo")
-    inner = Context(context.state, context.rules, context.block, None)
+    inner = Context(context.state, context.rules, context.block, None, context.encoded_arguments.rest())
     result: Any = {"Ok": None}
     try:
         dispatch(inner, Call.from_decoded(call))

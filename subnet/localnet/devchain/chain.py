@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import bittensor_core as core
@@ -51,14 +50,12 @@ DEV_ENDOWMENT_RAO = 10**15  # a million TAO, as on the real local network
 @dataclass(frozen=True)
 class DevChainConfig:
     """block_time_s: timer interval, and what clients read as slot duration; tempo_blocks: default of new subnets
-    state_path: folder of the snapshot that survives a restart, None for a chain that lives in memory only
     history_blocks: how many recent blocks and states are kept; fee_rao: price of every transaction
     emission_rao: alpha per block and subnet; drand_signatures: rounds that sealed weights can be opened with
     """
 
     block_time_s: float = 0.25
     tempo_blocks: int = 20
-    state_path: Path | None = None
     history_blocks: int = 4096
     spec_version: int = 470  # fictitious
     fee_rao: int = 124_414
@@ -235,7 +232,7 @@ class DevChain:
         if extrinsic.nonce != self.nonce(extrinsic.signer) or not pallet_balances.burn(self.state, payer, fee):
             return None
         pallet_balances.bump_nonce(self.state, extrinsic.signer)
-        context = Context(self.state, self.rules, number, extrinsic.signer)
+        context = Context(self.state, self.rules, number, extrinsic.signer, extrinsic.call_bytes)
         try:
             dispatch(context, extrinsic.call)
             outcome = self._success("Normal")

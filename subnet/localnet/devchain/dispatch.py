@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from subnet.localnet.devchain.scale import Reader
 from subnet.localnet.devchain.state import State
 from subnet.localnet.devchain.tables_pallets import PALLETS
 
@@ -68,14 +69,22 @@ class Call:
         return cls(decoded["call_module"], decoded["call_function"], arguments)
 
 
+CALL_INDEX_BYTES = 2  # pallet and call, in front of the arguments
+
+
 @dataclass
 class Context:
-    """One call in one block. signer: its ss58 address, or None for the root origin"""
+    """One call in one block.
+
+    signer: its ss58 address, or None for the root origin
+    call_bytes: the encoded call; byte strings among the decoded arguments are not exact (see `sealed`)
+    """
 
     state: State
     rules: Rules
     block: int
     signer: str | None
+    call_bytes: bytes = b""
     events: list[tuple[str, str, Any]] = field(default_factory=list)
 
     @property
@@ -85,13 +94,12 @@ class Context:
             raise bad_origin()
         return self.signer
 
+    @property
+    def encoded_arguments(self) -> Reader:
+        return Reader(self.call_bytes[CALL_INDEX_BYTES:])
+
     def emit(self, pallet: str, event: str, fields: Any) -> None:
         self.events.append((pallet, event, fields))
 
 
 Handler = Callable[..., None]
-
-
-def as_bytes(value: Any) -> bytes:
-    """Bytes as the decoder gives them: hex, or a list of integers."""
-    return bytes.fromhex(value.removeprefix("0x")) if isinstance(value, str) else bytes(value)

@@ -12,12 +12,19 @@ from typing import Any
 from subnet.localnet.devchain.dispatch import Context, Handler, module_error
 from subnet.localnet.devchain.subnets import read
 
+# Encoded: CommitmentOf holds deposit, block and the info exactly as it was sent.
+NO_DEPOSIT = bytes(8)
+BLOCK_BYTES = 4
+NETUID_BYTES = 2
 
-def set_commitment(context: Context, netuid: int, info: dict[str, Any]) -> None:
+
+def set_commitment(context: Context, netuid: int, info: Any) -> None:
     if read(context.state, "Uids", netuid, context.who) is None:
         raise module_error("Commitments", "AccountNotAllowedCommit")
-    record = {"deposit": 0, "block": context.block, "info": info}
-    context.state.put("Commitments", "CommitmentOf", record, netuid, context.who)
+    arguments = context.encoded_arguments
+    arguments.take(NETUID_BYTES)
+    registration = NO_DEPOSIT + context.block.to_bytes(BLOCK_BYTES, "little") + arguments.rest()
+    context.state.write(context.state.codec.key("Commitments", "CommitmentOf", (netuid, context.who)), registration)
     context.emit("Commitments", "Commitment", {"netuid": netuid, "who": context.who})
 
 

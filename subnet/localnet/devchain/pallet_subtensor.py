@@ -11,13 +11,14 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from subnet.localnet.devchain import pallet_balances, subnets
-from subnet.localnet.devchain.dispatch import Context, Handler, as_bytes, subtensor_error
+from subnet.localnet.devchain import pallet_balances, sealed, subnets
+from subnet.localnet.devchain.dispatch import Context, Handler, subtensor_error
 from subnet.localnet.devchain.extrinsics import blake2_256
 from subnet.localnet.devchain.subnets import PALLET, read
 from subnet.localnet.devchain.yuma import U16_MAX
 
 ROOT_NETUID = 0
+NETUID_BYTES, MECID_BYTES = 2, 1  # encoded
 MAX_MECHANISMS_STRIDE = 4096  # storage index of (mechanism, subnet) = mechanism * 4096 + netuid
 
 
@@ -152,12 +153,12 @@ def commit_timelocked_mechanism_weights(
     if is_too_early(context, netuid, uid):
         raise subtensor_error("CommittingWeightsTooFast")
     epoch = read(state, "SubnetEpochIndex", netuid)
-    sealed = as_bytes(commit)
-    queue = [*read(state, "TimelockedWeightCommits", netuid, epoch)]
-    queue.append((context.who, context.block, list(sealed), reveal_round))
-    state.put(PALLET, "TimelockedWeightCommits", queue, netuid, epoch)
+    arguments = context.encoded_arguments
+    arguments.take(NETUID_BYTES + MECID_BYTES)
+    secret = arguments.octets()
+    sealed.append(state, netuid, epoch, sealed.Commit(context.who, context.block, secret, reveal_round))
     touch(context, netuid, uid)
-    digest = "0x" + blake2_256(sealed).hex()
+    digest = "0x" + blake2_256(secret).hex()
     context.emit(PALLET, "TimelockedWeightsCommitted", [context.who, netuid, digest, reveal_round])
 
 

@@ -9,14 +9,15 @@ Source: commit-reveal v4 of pallet_subtensor; payload = hotkey, uids, weights (v
 
 from __future__ import annotations
 
-from typing import Any
-
 import bittensor_core as core
 
-from subnet.localnet.devchain.dispatch import Context, DispatchError, as_bytes
+from subnet.localnet.devchain.dispatch import Context, DispatchError
 from subnet.localnet.devchain.pallet_subtensor import check_vote, store_weights
 from subnet.localnet.devchain.scale import Reader
+from subnet.localnet.devchain.sealed import ITEM, SS58_FORMAT, Commit, commits
 from subnet.localnet.devchain.subnets import PALLET, read
+
+PUBLIC_KEY_BYTES = 32
 
 
 def opened(sealed: bytes, signature: str) -> tuple[bytes, list[int], list[int], int] | None:
@@ -28,15 +29,18 @@ def opened(sealed: bytes, signature: str) -> tuple[bytes, list[int], list[int], 
         return None
 
 
-def reveal_one(context: Context, netuid: int, commit: tuple[str, int, Any, int]) -> bool:
-    hotkey, _, sealed, reveal_round = commit
-    signature = context.rules.drand_signatures.get(reveal_round)
-    payload = opened(as_bytes(sealed), signature) if signature is not None else None
-    uid = read(context.state, "Uids", netuid, hotkey)
+def reveal_one(context: Context, netuid: int, commit: Commit) -> bool:
+    signature = context.rules.drand_signatures.get(commit.reveal_round)
+    payload = opened(commit.sealed, signature) if signature is not None else None
+    uid = read(context.state, "Uids", netuid, commit.hotkey)
     if payload is None or uid is None:
         return False
     public_key, dests, weights, version_key = payload
-    if core.encode_ss58(public_key, 42) != hotkey or version_key < read(context.state, "WeightsVersionKey", netuid):
+    if len(public_key) != PUBLIC_KEY_BYTES:
+        return False
+    if core.encode_ss58(public_key, SS58_FORMAT) != commit.hotkey or version_key < read(
+        context.state, "WeightsVersionKey", netuid
+    ):
         return False
     if len(dests) != len(weights):
         return False
@@ -53,10 +57,10 @@ def reveal(context: Context, netuid: int) -> None:
     state = context.state
     due = read(state, "SubnetEpochIndex", netuid) - read(state, "RevealPeriodEpochs", netuid)
     for epoch in range(max(0, due - 1), due + 1):
-        commits = read(state, "TimelockedWeightCommits", netuid, epoch)
-        for commit in commits:
-            signed = Context(state, context.rules, context.block, commit[0], context.events)
+        waiting = commits(state, netuid, epoch)
+        for commit in waiting:
+            signed = Context(state, context.rules, context.block, commit.hotkey)
             if reveal_one(signed, netuid, commit):
-                context.emit(PALLET, "TimelockedWeightsRevealed", [netuid, commit[0]])
-        if commits:
-            state.remove(PALLET, "TimelockedWeightCommits", netuid, epoch)
+                context.emit(PALLET, "TimelockedWeightsRevealed", [netuid, commit.hotkey])
+        if waiting:
+            state.remove(PALLET, ITEM, netuid, epoch)
