@@ -22,7 +22,7 @@ from subnet.replica.site import Site
 from subnet.swarm.roster import draw_owners
 from subnet.swarm.view import RoundView
 from subnet.train import merge
-from subnet.types import Digest, Hotkey, RoundId, StageId
+from subnet.types import Digest, Hotkey, StageId
 
 Vector = npt.NDArray[np.float32]
 
@@ -95,8 +95,10 @@ class Merger:
             params_digest=merge.shard_digest(result.params),
             momentum_digest=merge.shard_digest(result.momentum),
         )
-        await self._upload(document.round, shard, result)
-        await self._post("/v1/shard", published.encoded())
+        try:
+            await self._publish(published, result)
+        except Refused as error:  # the shard became final without this result, or the round has ended
+            event(Event.REQUEST_REFUSED, round=document.round, shard=shard, code=error.code)
 
     def reduced(self, shard: int, result: Shard) -> Shard:
         """The result that is published; honest here."""
@@ -134,23 +136,24 @@ class Merger:
             raise Malformed("A pseudo-gradient shard's norm differs from the declared one.")
         return merge.Contribution(hotkey, values, commitment.num_tokens, commitment.shard_norms[shard])
 
-    async def _upload(self, round_: RoundId, shard: int, result: Shard) -> None:
-        query = {"round": str(round_), "stage": str(self._stage), "shard": str(shard)}
+    async def _publish(self, published: ShardPublished, result: Shard) -> None:
+        """Bring a result to the orchestrator: the values first, then their digests; raises ``Refused``."""
+        place = {"round": str(published.round), "stage": str(self._stage), "shard": str(published.shard)}
         for part, values in (("params", result.params), ("momentum", result.momentum)):
-            await self._site.peers.request(
-                self._site.orchestrator,
-                "PUT",
-                "/v1/blobs",
-                merge.little_endian(values),
-                query={**query, "part": part},
-                timeout_s=self._timeout_s,
-            )
+            await self._insist("PUT", "/v1/blobs", merge.little_endian(values), {**place, "part": part})
+        await self._insist("POST", "/v1/shard", published.encoded(), None)
 
-    async def _post(self, path: str, body: bytes) -> None:
-        try:
-            await self._site.peers.request(self._site.orchestrator, "POST", path, body, timeout_s=self._timeout_s)
-        except (Refused, Unavailable) as error:
-            event(Event.REQUEST_FAILED, path=path, code=error.code)
+    async def _insist(self, method: str, path: str, body: bytes, query: dict[str, str] | None) -> None:
+        """Ask until the orchestrator answers: one that is away comes back, and what it took stands."""
+        while True:
+            try:
+                await self._site.peers.request(
+                    self._site.orchestrator, method, path, body, query=query, timeout_s=self._timeout_s
+                )
+            except Unavailable:
+                await asyncio.sleep(FETCH_PAUSE_S)
+            else:
+                return
 
     @property
     def _timeout_s(self) -> float:

@@ -93,21 +93,24 @@ def test_a_miner_killed_in_training_resumes_from_its_journal_and_is_in_the_merge
     assert hotkey in view.rounds[view.closed[-1].round].members
 
 
-def test_the_orchestrator_is_killed_in_training_and_nothing_is_lost(tmp_path: Path, corpus: Corpus) -> None:
+@pytest.mark.parametrize("phase", list(Phase))
+def test_the_orchestrator_is_killed_in_any_phase_and_nothing_is_lost(
+    phase: Phase, tmp_path: Path, corpus: Corpus
+) -> None:
     async def main() -> Net:
-        async with network(tmp_path, tiny_run(corpus), corpus, rounds=2) as net:
+        async with network(tmp_path, tiny_run(corpus), corpus, rounds=3) as net:
             for name in MINERS:
                 net.start_miner(name)
             watcher = net.miners["miner-1"].replica.follower
-            await watcher.until(lambda view: view.round is not None and view.round.phase is Phase.TRAINING)
+            assert await watcher.until(lambda view: bool(view.closed) and view.phase is phase, timeout_s=60.0)
             await net.stop_orchestrator()
             await asyncio.sleep(5.0)
-            await net.start_orchestrator(2)
+            await net.start_orchestrator(3)
             await net.finish()
             return net
 
     view = final_view(run_virtual(main()))
-    assert [closed.num_complete for closed in view.closed] == [16, 16]
+    assert [closed.num_complete for closed in view.closed] == [16, 16, 16]
     check_account(view)
     check_agreement(view)
 
