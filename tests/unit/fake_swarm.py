@@ -51,12 +51,14 @@ RUN: RunConfig = parse_run_config(
 )
 MINERS = tuple(Hotkey(f"miner-{number}") for number in range(4))
 
+OWNER = Hotkey("owner")
+
 
 @dataclass
 class FakeSigner:
     """The owner."""
 
-    hotkey: Hotkey = Hotkey("owner")
+    hotkey: Hotkey = OWNER
 
     def sign(self, data: bytes) -> str:
         """The digest stands in for a signature."""
@@ -204,7 +206,7 @@ class FakeSwarm:
     async def until(self, condition: Callable[[RunView], bool], timeout_s: float = 600.0) -> None:
         """Wait until the orchestrator's view meets ``condition``."""
         async with asyncio.timeout(timeout_s):
-            while self.service is None or not condition(self.view):
+            while self.service is None or not condition(self.view):  # noqa: ASYNC110 - virtual time costs nothing
                 await asyncio.sleep(0.05)
 
     async def reaches(self, phase: Phase, number: int) -> None:
