@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +52,8 @@ def test_the_worked_example_of_the_readme() -> None:
     scores = fold_scores(example().entries, small_run(), FLOPS)
     for name, lines in EXAMPLE.items():
         assert statement(scores, key(name)).lines() == lines
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert all(line in readme for lines in EXAMPLE.values() for line in lines)
     found = weights(scores.by_hotkey, scores.burned, OWNER, {key(name) for name in STAGES})
     assert {hotkey: round(share, 4) for hotkey, share in found.items()} == WEIGHTS
 
