@@ -13,7 +13,7 @@ from pathlib import Path
 from subnet.errors import ConfigError
 
 MAX_PORT = 65535
-DEFAULT_ROUNDS = 9  # about three minutes on two cores
+DEFAULT_ROUNDS = 8  # a little over three minutes on two cores
 CHEATS = ("noise", "random-grads", "scaled-pseudo-grad", "wrong-shard", "silence")  # subnet.simulate.cheats.KINDS
 
 

@@ -161,8 +161,8 @@ def draw_owners(seed: Digest, stage: StageId, shard: int, members: Sequence[Hotk
 
 
 def shard_owners(view: RunView, round_id: RoundId, stage: StageId, shard: int) -> tuple[Hotkey, ...]:
-    """Owners of a shard in a round whose commitment set is closed; empty otherwise."""
+    """Owners of a shard in a round whose commitment set is closed; empty otherwise, and for a shard that is none."""
     found = view.round_view(round_id)
-    if found is None or found.set_hash is None:
+    if found is None or found.set_hash is None or not 0 <= shard < view.run.outer.num_shards:
         return ()
     return draw_owners(found.set_hash, stage, shard, found.stage_members(stage))

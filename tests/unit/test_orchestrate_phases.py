@@ -245,3 +245,33 @@ def test_the_beacon_is_named_before_its_block_exists() -> None:
             assert closed.beacon_block > 100
 
     run(main())
+
+
+@pytest.mark.parametrize("phase", [Phase.TRAINING, Phase.COMMITTING, Phase.MERGING])
+def test_a_deadline_that_passed_while_the_orchestrator_was_away_cuts_nobody_off(phase: Phase) -> None:
+    async def main() -> None:
+        async with fake_swarm() as swarm:
+            await swarm.reaches(phase, 0)
+            deadline_s = swarm.view.deadline_s
+            await swarm.kill()
+            await asyncio.sleep(deadline_s + 60.0 - LoopClock().now_s())
+            await swarm.start()
+            found = await swarm.closes(0)
+            assert found.closed is not None
+            assert found.closed.committed
+            assert found.members == MINERS
+            assert {final.basis for final in found.finals.values()} == {AGREED}
+
+    run(main())
+
+
+def test_rounds_that_fail_again_and_again_do_not_grow() -> None:
+    async def main() -> None:
+        mute = Conduct(never_commits=True)
+        async with fake_swarm(miner_0=mute, miner_2=mute) as swarm:
+            for number in range(3):
+                found = await swarm.closes(number)
+                assert len(found.document.microbatches()) == RUN.round.microbatches
+            assert swarm.view.released == tuple(range(RUN.round.microbatches))
+
+    run(main())
