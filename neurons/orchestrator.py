@@ -7,7 +7,7 @@ import logging
 
 from neurons.base import Neuron, announce, neuron, published_url, require_registered, run_program
 from neurons.settings import OrchestratorConfig, parse
-from subnet.chain.base import Chain
+from subnet.chain.base import Chain, ChainSnapshot
 from subnet.config import AUTO, RunConfig, load_run_config
 from subnet.data.corpus import load_corpus
 from subnet.errors import ChainError, ConfigError, Unavailable
@@ -17,6 +17,7 @@ from subnet.net.server import serve
 from subnet.orchestrate.ledger_store import SqlLedgerStore
 from subnet.orchestrate.service import Orchestrator, OrchestratorParts
 from subnet.orchestrate.submissions import request_caps
+from subnet.types import Hotkey, Role
 
 CHAIN_POLL_S = 1.0  # between looks at the chain
 
@@ -29,15 +30,22 @@ def resolve_run(name: str) -> RunConfig:
     return run.with_values(**{"data.corpus_hash": load_corpus(run.data.source, run.data.held_out_share).digest})
 
 
-class ChainBeacon:
-    """The newest block that this orchestrator knows; -1 without a chain."""
+class ChainView:
+    """What this orchestrator knows of the chain: its newest block, and who has a place in the subnet."""
 
-    def __init__(self) -> None:
-        self.latest = -1
+    def __init__(self, snapshot: ChainSnapshot | None) -> None:
+        self.snapshot = snapshot
 
     def block(self) -> int:
-        """Number of the newest known block."""
-        return self.latest
+        """Number of the newest known block; -1 without a chain."""
+        return self.snapshot.block if self.snapshot else -1
+
+    def admit(self, hotkey: Hotkey, role: Role) -> bool:
+        """Miners need a place in the subnet, validators a permit: a verdict can take somebody's pay."""
+        if self.snapshot is None:
+            return True
+        place = self.snapshot.neuron(hotkey)
+        return place is not None and (role is not Role.VALIDATOR or place.validator_permit)
 
 
 async def orchestrate(config: OrchestratorConfig) -> None:
@@ -52,38 +60,36 @@ async def orchestrate(config: OrchestratorConfig) -> None:
             )
         folder = config.neuron.data_dir.expanduser() / run.hash()[:16] / "orchestrator"
         folder.mkdir(parents=True, exist_ok=True)
-        beacon = ChainBeacon()
-        if me.chain is not None and snapshot is not None:
-            beacon.latest = snapshot.block
+        seen = ChainView(snapshot)
         store = SqlLedgerStore(config.ledger_url or f"sqlite+aiosqlite:///{folder / 'ledger.sqlite'}")
-        parts = OrchestratorParts(me.signer, store, StoreBlobs(folder / "blobs"), me.clock, beacon)
+        parts = OrchestratorParts(me.signer, store, StoreBlobs(folder / "blobs"), me.clock, seen, seen.admit)
         service = Orchestrator(run, parts, stop_after_rounds=config.stop_after_rounds or None)
         await service.start()
         async with serve(service.handle, me.verifier(), config.axon.ip, config.axon.port, request_caps(run)) as served:
-            await _serve_run(me, service, beacon, served.port)
+            await _serve_run(me, service, seen, served.port)
         await store.close()
 
 
-async def _serve_run(me: Neuron, service: Orchestrator, beacon: ChainBeacon, port: int) -> None:
+async def _serve_run(me: Neuron, service: Orchestrator, seen: ChainView, port: int) -> None:
     url = published_url(me.config, port)
     if me.chain is not None:
         await me.chain.serve_axon(me.config.axon.external_ip or me.config.axon.ip, port)
     announce(url)
     async with asyncio.TaskGroup() as group:
         if me.chain is not None:
-            group.create_task(_follow_chain(me.chain, service, beacon))
+            group.create_task(_follow_chain(me.chain, service, seen))
         await service.run_forever()
         # A run that has stopped is served until this program is told to stop: its ledger and model may be asked for.
         await asyncio.Event().wait()
 
 
-async def _follow_chain(chain: Chain, service: Orchestrator, beacon: ChainBeacon) -> None:
-    """Keep the beacon fresh and commit the ledger's head once per epoch."""
+async def _follow_chain(chain: Chain, service: Orchestrator, seen: ChainView) -> None:
+    """Keep the view of the chain fresh and commit the ledger's head once per epoch."""
     published_at = -1
     while True:
         try:
             snapshot = await chain.snapshot()
-            beacon.latest = snapshot.block
+            seen.snapshot = snapshot
             epoch = snapshot.last_epoch_block
             if epoch != published_at:
                 head = await service.publish_epoch(snapshot.block)

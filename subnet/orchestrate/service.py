@@ -9,6 +9,7 @@ restart gets a liveness window to be heard again before it counts as lost.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -83,6 +84,15 @@ class Beacon(Protocol):
         ...
 
 
+Admit = Callable[[Hotkey, Role], bool]
+
+
+def everyone(hotkey: Hotkey, role: Role) -> bool:
+    """Who may register in a run without a chain."""
+    del hotkey, role
+    return True
+
+
 class NoBeacon:
     """A run without a chain."""
 
@@ -93,13 +103,14 @@ class NoBeacon:
 
 @dataclass(frozen=True)
 class OrchestratorParts:
-    """What an orchestrator is put together from."""
+    """What an orchestrator is put together from. ``admit``: whether a hotkey may register in a role."""
 
     signer: OwnerSigner
     store: LedgerStore
     blobs: Blobs
     clock: Clock
     beacon: Beacon = field(default_factory=NoBeacon)
+    admit: Admit = everyone
 
 
 class Orchestrator:
@@ -113,6 +124,7 @@ class Orchestrator:
         self._stop_after_rounds = stop_after_rounds
         self._entries: list[LedgerEntry] = []
         self._live: dict[Hotkey, LiveReport] = {}
+        self._started_s = 0.0
         self._lock = asyncio.Lock()
         self._grown = asyncio.Event()
 
@@ -130,8 +142,8 @@ class Orchestrator:
             raise LedgerCorrupt(
                 "The ledger in this folder is of another run or owner.", remedy="Use another data folder."
             )
-        now_s = self._parts.clock.now_s()
-        self._live = {hotkey: LiveReport(heard_s=now_s) for hotkey in self.view.peers}
+        self._started_s = self._parts.clock.now_s()
+        self._live = {hotkey: LiveReport(heard_s=self._started_s) for hotkey in self.view.peers}
 
     async def run_forever(self) -> None:
         """Tick until the run stops."""
@@ -150,7 +162,8 @@ class Orchestrator:
         """Append what is due, step by step, until there is nothing left."""
         while True:
             parts = self._parts
-            moment = Moment(parts.clock.now_s(), self._live, parts.beacon.block(), parts.signer.sign)
+            now_s, block = parts.clock.now_s(), parts.beacon.block()
+            moment = Moment(now_s, self._live, block, parts.signer.sign, self._started_s)
             if self._is_finished():
                 due: list[tuple[LedgerKind, Record]] = [(LedgerKind.RUN_STOPPED, RunStopped(reason="rounds done"))]
             else:
@@ -257,6 +270,8 @@ class Orchestrator:
     async def _submit(self, request: Request) -> Response:
         kind, record_type = SUBMISSIONS[request.path]
         record = decode(record_type, request.body)
+        if isinstance(record, PeerRegistered) and not self._parts.admit(request.sender, record.role):
+            raise Forbidden(f"This hotkey is not admitted as a {record.role}.")
         async with self._lock:
             if not check(self.view, request.sender, record):
                 return reply(Appended(seq=self.view.seq, hash=self.view.head))

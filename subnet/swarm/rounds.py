@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from subnet.config import RunConfig
 from subnet.hashing import EMPTY_ROOT, digest_of, merkle_root
 from subnet.records import (
     PROTOCOL,
@@ -36,6 +37,7 @@ from subnet.swarm.roster import (
     is_formed,
     is_miner,
     is_ready,
+    liveness_window_s,
     make_roster,
     shard_owners,
 )
@@ -51,12 +53,21 @@ Entries = list[tuple[LedgerKind, Record]]
 
 @dataclass(frozen=True)
 class Moment:
-    """What a decision depends on beside the ledger. ``block``: newest known block of the chain, -1 without one."""
+    """What a decision depends on beside the ledger. ``block``: newest known block of the chain, -1 without one.
+
+    ``started_s``: when this orchestrator was started. A deadline that passed while it was away comes a liveness window
+    later, so that peers can hand in what they could not.
+    """
 
     now_s: float
     live: Mapping[Hotkey, LiveReport]
     block: int
     sign: Callable[[bytes], str]
+    started_s: float = 0.0
+
+    def is_over(self, current: RoundView, run: RunConfig) -> bool:
+        """Whether the deadline of the round's phase has come."""
+        return self.now_s >= max(current.deadline_s, self.started_s + liveness_window_s(run))
 
 
 def tick(view: RunView, moment: Moment) -> Entries:
@@ -116,7 +127,7 @@ def _form(view: RunView, moment: Moment, living: frozenset[Hotkey]) -> Entries:
 
 
 def open_round(view: RunView, roster: tuple[RosterEntry, ...], moment: Moment) -> RoundDocument:
-    """The next round's document, signed."""
+    """The next round's document, signed. Re-leased ids take the place of new ones: no round outgrows another."""
     run = view.run
     roots = [agreed_root(view, StageId(stage)) for stage in range(run.stages.num_stages)]
     unsigned = RoundDocument(
@@ -124,7 +135,7 @@ def open_round(view: RunView, roster: tuple[RosterEntry, ...], moment: Moment) -
         run_hash=view.run_hash,
         round=RoundId(view.last_round + 1),
         first_microbatch=view.next_microbatch,
-        num_microbatches=run.round.microbatches,
+        num_microbatches=max(run.round.microbatches - len(view.released), 0),
         released=view.released,
         roster=roster,
         seed=digest_of([view.run_hash, view.head]),
@@ -140,7 +151,7 @@ def open_round(view: RunView, roster: tuple[RosterEntry, ...], moment: Moment) -
 
 def _end_training(view: RunView, current: RoundView, moment: Moment, living: frozenset[Hotkey]) -> Entries:
     first = [hotkey for hotkey in current.stage_roster(StageId(0)) if hotkey in living]
-    if moment.now_s >= current.deadline_s:
+    if moment.is_over(current, view.run):
         reason = "deadline"
     elif not first:
         reason = "first-stage-lost"
@@ -173,7 +184,7 @@ def _close_set(view: RunView, current: RoundView, moment: Moment, living: frozen
         for entry in current.document.roster
         if entry.hotkey in living and entry.hotkey not in current.commitments
     ]
-    if waiting and moment.now_s < current.deadline_s:
+    if waiting and not moment.is_over(current, view.run):
         return []
     members = tuple(sorted(current.commitments))
     served = {current.commitments[hotkey].stage for hotkey in members}
@@ -226,7 +237,7 @@ def _final(
     owners = shard_owners(view, current.round, stage, shard)
     published = current.published.get((stage, shard), {})
     present = [hotkey for hotkey in owners if hotkey in published]
-    is_over = moment.now_s >= current.deadline_s
+    is_over = moment.is_over(current, view.run)
     if len(present) < len(owners) and not is_over and any(hotkey in living for hotkey in set(owners) - set(present)):
         return None
     results = {(published[hotkey].params_digest, published[hotkey].momentum_digest) for hotkey in present}

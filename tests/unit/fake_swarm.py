@@ -19,7 +19,7 @@ from subnet.net.base import Request, Response
 from subnet.net.blobs import MemoryBlobs
 from subnet.net.messages import Appended, Heartbeat
 from subnet.orchestrate.ledger_store import LedgerStore, MemoryLedgerStore
-from subnet.orchestrate.service import Orchestrator, OrchestratorParts
+from subnet.orchestrate.service import Admit, Orchestrator, OrchestratorParts, everyone
 from subnet.records import (
     AuthStamp,
     Commitment,
@@ -166,6 +166,7 @@ class FakeSwarm:
     store: LedgerStore = field(default_factory=MemoryLedgerStore)
     beacon: FakeBeacon = field(default_factory=FakeBeacon)
     blobs: MemoryBlobs = field(default_factory=MemoryBlobs)
+    admit: Admit = everyone
     service: Orchestrator | None = None
     ticking: asyncio.Task[None] | None = None
     miners: dict[Hotkey, asyncio.Task[None]] = field(default_factory=dict)
@@ -178,7 +179,7 @@ class FakeSwarm:
 
     async def start(self, stop_after_rounds: int | None = None) -> None:
         """Start the orchestrator, or start it again on the same ledger."""
-        parts = OrchestratorParts(FakeSigner(), self.store, self.blobs, LoopClock(), self.beacon)
+        parts = OrchestratorParts(FakeSigner(), self.store, self.blobs, LoopClock(), self.beacon, self.admit)
         service = Orchestrator(RUN, parts, stop_after_rounds=stop_after_rounds)
         await service.start()
         self.service, self.ticking = service, asyncio.create_task(service.run_forever())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
 from incentives.scores import ScoreRow, fold_scores
-from subnet.clock import run_virtual
 from subnet.config import RunConfig
 from subnet.data.corpus import Corpus
 from subnet.errors import Missing
@@ -141,7 +141,7 @@ def merged(run: RunConfig, bodies: Mapping[Hotkey, bytes], digest: Digest) -> li
         f"/v1/blobs/{shard_key(run.hash(), RoundId(2), StageId(0), owner, SHARD, 'params')}": body
         for owner, body in bodies.items()
     }
-    return run_virtual(merged_params(view, Shelf(blobs), ORCHESTRATOR))
+    return asyncio.run(merged_params(view, Shelf(blobs), ORCHESTRATOR))
 
 
 def test_a_final_shard_replaces_the_initial_one_and_nothing_else(corpus: Corpus) -> None:

@@ -213,6 +213,21 @@ def test_only_validators_judge_and_only_what_was_committed() -> None:
     run(main())
 
 
+def test_who_is_not_admitted_in_a_role_cannot_register_in_it() -> None:
+    async def main() -> None:
+        async with fake_swarm() as swarm:
+            await swarm.kill()
+            swarm.admit = lambda hotkey, role: role is Role.MINER or hotkey == VALIDATOR
+            await swarm.start()
+            with pytest.raises(Forbidden, match="validator"):
+                await swarm.post(STRANGER, "/v1/register", registration(role=Role.VALIDATOR))
+            assert STRANGER not in swarm.view.peers
+            await swarm.post(VALIDATOR, "/v1/register", registration(role=Role.VALIDATOR))
+            await swarm.post(STRANGER, "/v1/register", registration())
+
+    run(main())
+
+
 def test_good_bye_frees_the_place_and_holds_nobody_up() -> None:
     async def main() -> None:
         async with fake_swarm() as swarm:
