@@ -37,6 +37,7 @@ from subnet.train.recorder import FinishedRound, RecordedStage
 from subnet.train.state import StageState
 from subnet.types import Digest, Hotkey, MicrobatchId, Phase, RoundId, StageId
 
+GOODBYE_S = 1.5  # an orchestrator that stops at the same time must not hold a miner up
 RETRY_S = 0.5  # pause before a request to an orchestrator that is away is made again
 EDGE = "edge.safetensors"  # state at the last round edge, inside the data folder
 
@@ -86,9 +87,10 @@ class Replica:
     async def goodbye(self) -> None:
         """Tell the orchestrator that this miner leaves, if it can be reached."""
         try:
-            await self._post_once("/v1/goodbye", b"")
-        except LiquidError as error:
-            event(Event.REQUEST_FAILED, path="/v1/goodbye", code=error.code)
+            async with asyncio.timeout(GOODBYE_S):
+                await self._post_once("/v1/goodbye", b"")
+        except (LiquidError, TimeoutError) as error:
+            event(Event.REQUEST_FAILED, path="/v1/goodbye", reason=str(error))
 
     async def handle(self, request: Request) -> Response:
         """All routes of a miner."""
