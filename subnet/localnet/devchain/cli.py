@@ -37,7 +37,12 @@ async def _serve(arguments: argparse.Namespace) -> None:
     async with serve_devchain(chain, arguments.host, arguments.port) as server:
         sys.stdout.write(json.dumps({"event": "listening", "url": server.url}) + "\n")
         sys.stdout.flush()
-        await stop.wait()
+        told = asyncio.create_task(stop.wait())
+        assert server.producer is not None  # blocks come by the timer here
+        await asyncio.wait({told, server.producer}, return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        if server.producer.done():
+            await server.producer  # a chain that cannot make blocks ends with the reason, for others to see
 
 
 def main(argv: list[str]) -> int:
