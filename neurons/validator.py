@@ -120,6 +120,7 @@ async def _set_weights(chain: Chain, me: Neuron, run: RunConfig, follower: Ledge
     while True:
         try:
             snapshot = await chain.snapshot()
+            setter.alarm_if_overdue(snapshot)
             head = parse_head(snapshot.commitments.get(snapshot.owner_hotkey, ""))
             if head is not None and setter.is_due(snapshot):
                 await follower.reaches(head[0], timeout_s=CHAIN_POLL_S)

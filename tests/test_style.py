@@ -21,7 +21,6 @@ MAX_CONSTRUCTOR_PARAMETERS = 7
 # The three places that may catch everything, one handler each; each logs and counts.
 BROAD_EXCEPT: dict[str, str] = {
     "subnet/net/server.py": "request middleware",
-    "subnet/chain/live.py": "a thread hands what happened to its caller",
     "neurons/base.py": "task supervisor",
 }
 MAX_BROAD_EXCEPT_PLACES = 3

@@ -48,10 +48,18 @@ class ChainSnapshot:
     weights_rate_limit_blocks: int
     neurons: tuple[NeuronInfo, ...]
     commitments: Mapping[Hotkey, str]
+    has_commit_reveal: bool = False  # weights are sealed when set, and appear an epoch or more later
 
     def neuron(self, hotkey: Hotkey) -> NeuronInfo | None:
         """The place of ``hotkey``, or None."""
         return next((known for known in self.neurons if known.hotkey == hotkey), None)
+
+    def burn_uid(self) -> Uid | None:
+        """Where weight is burnt instead of paid: the owner's hotkey, else any hotkey of the owner's coldkey."""
+        owner = self.neuron(self.owner_hotkey)
+        if owner is not None:
+            return owner.uid
+        return next((known.uid for known in self.neurons if known.coldkey == self.owner_coldkey), None)
 
 
 class Chain(Protocol):

@@ -1,9 +1,9 @@
 """``Chain`` on subtensor, through the Bittensor SDK v11. The only importer of ``bittensor``.
 
-The SDK's client has no timeouts and hangs for ever after a clean close of its websocket, so every call runs in a daemon
-thread of its own under a deadline; a call that misses it costs the client, which is built anew for the next.
-Not here: when to call. Invariants: no call outlives its deadline for the caller; one call at a time per client; nothing
-is ever forked; an abandoned thread cannot keep the program alive.
+The SDK's client has no timeouts and hangs for ever after a clean close of its websocket, so it lives in a ``Worker``:
+each call has a deadline, and one that misses it costs the client, which is built anew for the next.
+Not here: when to call. Invariants: a snapshot's reads are pinned to one block; a refusal by the chain keeps the client,
+a lost connection costs it.
 Source: bittensor-v11.md, sections 1.3 and 3e.
 """
 
@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import bittensor as bt
 
 from subnet.chain.base import MAX_COMMITMENT_BYTES, ChainSnapshot, NeuronInfo
+from subnet.chain.worker import ClientLost, Worker
 from subnet.errors import ChainError, ConfigError, DeadlineExceeded
 from subnet.log import Event, event
 from subnet.types import Hotkey, Uid
@@ -30,6 +30,7 @@ READ_TIMEOUT_S = 20.0  # a metagraph takes 0.03 s on loopback and a few seconds 
 SUBMIT_TIMEOUT_S = 60.0  # two blocks of 12 s to be included, one to be final, and room for one retry
 PERIOD_BLOCKS = 32  # a transaction that is not included by then is invalid and may be sent again
 RETRIES = 2  # two programs that share a hotkey make nonces stale
+STUCK_AFTER_S = 5 * SUBMIT_TIMEOUT_S  # several rebuilt clients in a row: no longer one bad connection
 
 
 def load_wallet(path: Path, name: str, hotkey: str) -> Any:
@@ -55,49 +56,45 @@ class LiveChain:
         self._endpoint = endpoint
         self._netuid = netuid
         self._wallet = wallet
-        self._client: Any = None
-        self._turn = asyncio.Lock()
+        self._worker: Worker[Any] = Worker(lambda: bt.Client(endpoint), _connect, _disconnect)
+        self._failing_since_s: float | None = None
 
     # --- calls under a deadline
 
-    async def _call(self, what: str, work: Callable[[Any], T], timeout_s: float) -> T:
-        """Run ``work`` on the client in a thread; a missed deadline or a lost connection costs the client."""
-        async with self._turn:
-            answer: Future[T] = Future()
-            client = self._client
+    async def _call(self, what: str, work: Callable[[Any], Awaitable[T]], timeout_s: float) -> T:
+        """Run ``work`` on the client; a missed deadline or a lost connection costs the client."""
+        try:
+            result = await self._worker.call(work, timeout_s)
+        except TimeoutError:
+            self._failed(what, "deadline")
+            raise DeadlineExceeded(f"The chain did not answer {what} within {timeout_s:g} s.") from None
+        except (bt.RpcConnectionError, OSError, ClientLost) as error:
+            self._worker.abandon()
+            self._failed(what, "connection")
+            raise ChainError(f"{what}: {_reason(error)}") from None
+        except (bt.BittensorError, ValueError) as error:
+            self._failing_since_s = None  # the chain answered: no
+            raise ChainError(f"{what}: {_reason(error)}") from None
+        self._failing_since_s = None
+        return result
 
-            def run() -> None:
-                nonlocal client
-                try:
-                    client = client or bt.Subtensor(self._endpoint)
-                    answer.set_result(work(client))
-                except BaseException as error:  # noqa: BLE001 - handed to the caller below
-                    answer.set_exception(error)
+    def _failed(self, what: str, reason: str) -> None:
+        if self._failing_since_s is None:
+            self._failing_since_s = time.monotonic()
+        event(Event.CHAIN_FAILED, level=logging.WARNING, what=what, reason=reason)
 
-            threading.Thread(target=run, name=f"chain {what}", daemon=True).start()
-            try:
-                result = await asyncio.wait_for(asyncio.wrap_future(answer), timeout_s)
-            except TimeoutError:
-                self._client = None
-                event(Event.CHAIN_FAILED, level=logging.WARNING, what=what, reason="deadline")
-                raise DeadlineExceeded(f"The chain did not answer {what} within {timeout_s:g} s.") from None
-            except (bt.BittensorError, ValueError, OSError) as error:
-                self._client = None
-                raise ChainError(f"{what}: {_reason(error)}") from None
-            self._client = client
-            return result
+    def is_stuck(self, now_s: float) -> bool:
+        """Whether calls have failed for ``STUCK_AFTER_S`` and none was answered. ``now_s``: as ``time.monotonic``."""
+        return self._failing_since_s is not None and now_s - self._failing_since_s >= STUCK_AFTER_S
 
-    async def _submit(self, what: str, work: Callable[[Any], Any]) -> None:
+    async def _submit(self, what: str, work: Callable[[Any], Awaitable[Any]]) -> None:
         result = await self._call(what, work, SUBMIT_TIMEOUT_S)
         if not result.success:
             raise ChainError(f"{what}: {result.error.name if result.error else result.message}")
 
     async def close(self) -> None:
         """See ``Chain``."""
-        client, self._client = self._client, None
-        if client is not None:
-            # Closing may hang like any other call; the thread is a daemon and is not waited for.
-            threading.Thread(target=client.close, daemon=True).start()
+        self._worker.abandon()
 
     # --- reads
 
@@ -105,31 +102,34 @@ class LiveChain:
         """See ``Chain``."""
         return await self._call("snapshot", self._read_snapshot, READ_TIMEOUT_S)
 
-    def _read_snapshot(self, client: Any) -> ChainSnapshot:
-        graph = client.subnets.metagraph(self._netuid)
+    async def _read_snapshot(self, client: Any) -> ChainSnapshot:
+        pinned = await client.at()
+        graph = await pinned.subnets.metagraph(self._netuid)
         if graph is None:
             raise ChainError(f"There is no subnet {self._netuid} on {self._endpoint}.")
-        weights = client.weights.weights(netuid=self._netuid)
-        limit = client.hyperparameters.weights_rate_limit(netuid=self._netuid)
+        weights = await pinned.weights.weights(netuid=self._netuid)
+        parameters = await pinned.subnets.subnet_hyperparameters(netuid=self._netuid)
         return ChainSnapshot(
             netuid=self._netuid,
-            block=int(graph.block),
+            block=int(pinned.block),
             tempo_blocks=int(graph.tempo),
             last_epoch_block=int(graph.last_step),
             owner_hotkey=Hotkey(graph.owner_hotkey),
             owner_coldkey=str(graph.owner_coldkey),
-            weights_rate_limit_blocks=int(limit),
+            weights_rate_limit_blocks=int(parameters["weights_rate_limit"]),
             neurons=tuple(_neuron(known, weights.get(known.uid, {})) for known in graph.neurons),
             commitments=_commitments(graph),
+            has_commit_reveal=bool(parameters["commit_reveal_weights_enabled"]),
         )
 
     async def block_hash(self, number: int) -> str | None:
         """See ``Chain``."""
 
-        def read(client: Any) -> str | None:
-            if client.finalized_block < number:
+        async def read(client: Any) -> str | None:
+            if await client.finalized_block() < number:
                 return None
-            return str(client.block_info(number).hash)
+            found = await client.block_info(number)
+            return None if found is None else str(found.hash)
 
         return await self._call("block hash", read, READ_TIMEOUT_S)
 
@@ -139,7 +139,7 @@ class LiveChain:
         """See ``Chain``."""
         hotkey = self._wallet.hotkey.ss58_address
         call = bt.calls.SubtensorModule.burned_register(netuid=self._netuid, hotkey=hotkey)
-        await self._submit("register", lambda client: client.submit_call(call, self._wallet))
+        await self._submit("register", lambda client: self._submit_call(client, call, "coldkey"))
 
     async def serve_axon(self, ip: str, port: int) -> None:
         """See ``Chain``."""
@@ -158,10 +158,27 @@ class LiveChain:
             raise ChainError(f"A commitment holds at most {MAX_COMMITMENT_BYTES} bytes.")
         info = {"fields": [[{f"Raw{len(data)}": data}]]}
         call = bt.calls.Commitments.set_commitment(netuid=self._netuid, info=info)
-        await self._submit("commit", lambda client: client.submit_call(call, self._wallet, signer="hotkey"))
+        await self._submit("commit", lambda client: self._submit_call(client, call, "hotkey"))
 
-    def _execute(self, client: Any, intent: Any) -> Any:
-        return client.execute(intent, self._wallet, period=PERIOD_BLOCKS, retries=RETRIES)
+    async def _execute(self, client: Any, intent: Any) -> Any:
+        return await client.execute(intent, self._wallet, period=PERIOD_BLOCKS, retries=RETRIES)
+
+    async def _submit_call(self, client: Any, call: Any, signer: str) -> Any:
+        """A raw call, sent again when its nonce was stale: the SDK does that for intents only."""
+        for _ in range(RETRIES):
+            result = await client.submit_call(call, self._wallet, signer=signer, period=PERIOD_BLOCKS)
+            if result.success or result.error is None or result.error.code != bt.ErrorCode.EXPIRED:
+                return result
+            await asyncio.sleep(await client.block_time())
+        return await client.submit_call(call, self._wallet, signer=signer, period=PERIOD_BLOCKS)
+
+
+async def _connect(client: Any) -> None:
+    await client.connect()
+
+
+async def _disconnect(client: Any) -> None:
+    await client.close()
 
 
 def _reason(error: BaseException) -> str:
