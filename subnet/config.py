@@ -75,8 +75,9 @@ class DataConfig(Section):
 
 
 class InnerConfig(Section):
-    """The inner optimiser (AdamW) of every replica."""
+    """The inner optimiser of every replica."""
 
+    optimizer: Literal["adamw", "muon"] = Field("adamw", description="muon: for matrices in blocks, AdamW for the rest")
     learning_rate: float = Field(3e-3, gt=0, description="peak learning rate")
     beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
     beta2: float = Field(0.95, ge=0, lt=1, description="decay of the second moment")

@@ -30,13 +30,17 @@ Vector = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class ParameterSlot:
-    """Where one parameter lies in its stage's flat vector. ``decays``: whether weight decay applies."""
+    """Where one parameter lies in its stage's flat vector. ``decays``: whether weight decay applies.
+
+    ``is_block_matrix``: a matrix between hidden states, not a table of tokens.
+    """
 
     name: str
     shape: tuple[int, ...]
     offset: int
     size: int
     decays: bool
+    is_block_matrix: bool
 
 
 def cut(run: RunConfig) -> tuple[range, ...]:
@@ -93,7 +97,8 @@ def parameter_layout(module: StageModule) -> tuple[ParameterSlot, ...]:
     slots, offset = [], 0
     for name, parameter in module.named_parameters():
         decays = parameter.dim() > 1 and not name.startswith("embed")
-        slots.append(ParameterSlot(name, tuple(parameter.shape), offset, parameter.numel(), decays))
+        is_block_matrix = decays and not name.startswith("head")
+        slots.append(ParameterSlot(name, tuple(parameter.shape), offset, parameter.numel(), decays, is_block_matrix))
         offset += parameter.numel()
     return tuple(slots)
 

@@ -95,9 +95,7 @@ class StageEngine:
         self.layout = parameter_layout(self.module)
         self.num_parameters = sum(slot.size for slot in self.layout)
         self._parameters = dict(self.module.named_parameters())
-        self._optimizer = InnerOptimizer(
-            run.inner, list(self._parameters.values()), [slot.decays for slot in self.layout]
-        )
+        self._optimizer = InnerOptimizer(run.inner, list(self._parameters.values()), self.layout)
         self._plan = StepPlan(0.0, math.inf, 0.0)
         self._flat = torch.cat([item.detach().flatten() for item in self._parameters.values()])
         self._grad = torch.zeros_like(self._flat)

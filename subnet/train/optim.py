@@ -1,8 +1,12 @@
-"""The inner optimiser: torch's AdamW over one stage's parameters, with its state as flat vectors.
+"""The inner optimiser over one stage's parameters, AdamW or Muon, with its state as flat vectors.
 
+Muon steps along the orthogonalised momentum of every matrix inside a block; embedding, head and gains stay with AdamW.
+Its steps are scaled to AdamW's size, so that one learning rate serves both. torch's own Muon computes in bf16, which
+takes eight times as long as fp32 on a CPU; this one follows the parameters' dtype.
 Not here: when to step (``subnet.train.engine``), the outer optimiser (``subnet.train.merge``).
-Invariant: the learning rate is a function of the tokens that the whole run has seen, never of local steps, so that
-replicas of all stages agree on it.
+Invariants: the learning rate is a function of the tokens that the whole run has seen, never of local steps, so that
+replicas of all stages agree on it; equal gradients in equal order give equal bits on one machine.
+Sources: Muon, Jordan et al. 2024, and arXiv:2502.16982 for the scale.
 """
 
 from __future__ import annotations
@@ -15,6 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from subnet.config import InnerConfig
+from subnet.model.stages import ParameterSlot
+
+MUON_MOMENTUM = 0.95
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # quintic that pushes singular values to about one within five iterations
+NEWTON_SCHULZ_STEPS = 5
+ADAMW_RMS = 0.2  # usual root mean square of AdamW's update per element (arXiv:2502.16982, section 2.2)
 
 
 def learning_rate_at(inner: InnerConfig, tokens: float) -> float:
@@ -29,9 +39,21 @@ def learning_rate_at(inner: InnerConfig, tokens: float) -> float:
     return inner.learning_rate * share
 
 
+def orthogonalise(matrices_NRC: Tensor) -> Tensor:
+    """Roughly the nearest matrix with orthonormal rows or columns, for each of N matrices [R, C]."""
+    linear, cubic, quintic = NEWTON_SCHULZ
+    is_tall = matrices_NRC.shape[-2] > matrices_NRC.shape[-1]
+    found = matrices_NRC.transpose(-1, -2) if is_tall else matrices_NRC
+    found = found / (torch.linalg.matrix_norm(found, keepdim=True) + 1e-7)
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = found @ found.mT
+        found = linear * found + (cubic * gram + quintic * gram @ gram) @ found
+    return found.transpose(-1, -2) if is_tall else found
+
+
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """AdamW's state: first and second moments as flat fp32 vectors, and the number of steps taken."""
+    """First and second moments as flat fp32 vectors, and the number of steps taken. Muon has no second: zeros."""
 
     first: Tensor
     second: Tensor
@@ -44,13 +66,17 @@ class Moments:
 
 
 class InnerOptimizer:
-    """AdamW whose parameters may be re-pointed to new storage between steps."""
+    """One stage's optimiser; its parameters may be re-pointed to new storage between steps."""
 
-    def __init__(self, inner: InnerConfig, parameters: Sequence[nn.Parameter], decays: Sequence[bool]) -> None:
-        self._parameters = list(parameters)
+    def __init__(self, inner: InnerConfig, parameters: Sequence[nn.Parameter], slots: Sequence[ParameterSlot]) -> None:
+        self._inner = inner
+        self._slots = list(zip(parameters, slots, strict=True))
+        is_muon = inner.optimizer == "muon"
+        self._matrices = [item for item, slot in self._slots if is_muon and slot.is_block_matrix]
+        rest = [(item, slot) for item, slot in self._slots if not (is_muon and slot.is_block_matrix)]
         groups = [
             {
-                "params": [item for item, flag in zip(parameters, decays, strict=True) if flag is wanted],
+                "params": [item for item, slot in rest if slot.decays is wanted],
                 "weight_decay": inner.weight_decay if wanted else 0.0,
             }
             for wanted in (True, False)
@@ -62,33 +88,56 @@ class InnerOptimizer:
             eps=inner.eps,
             foreach=True,
         )
+        self._num_steps = 0
+        self._momentum = {item: torch.zeros_like(item) for item in self._matrices}
 
     def step(self, learning_rate: float) -> None:
         """One step on the parameters' ``grad``."""
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()
+        self._step_matrices(learning_rate)
+        self._num_steps += 1
+
+    @torch.no_grad()
+    def _step_matrices(self, learning_rate: float) -> None:
+        """Muon with Nesterov momentum; matrices of one shape are orthogonalised together."""
+        by_shape: dict[torch.Size, list[nn.Parameter]] = {}
+        for item in self._matrices:
+            by_shape.setdefault(item.shape, []).append(item)
+        for shape, items in by_shape.items():
+            ahead = []
+            for item in items:
+                assert item.grad is not None
+                momentum = self._momentum[item].lerp_(item.grad, 1 - MUON_MOMENTUM)
+                ahead.append(item.grad.lerp(momentum, MUON_MOMENTUM))
+            scale = ADAMW_RMS * math.sqrt(max(shape))
+            for item, direction in zip(items, orthogonalise(torch.stack(ahead)), strict=True):
+                item.mul_(1 - learning_rate * self._inner.weight_decay).sub_(direction, alpha=learning_rate * scale)
 
     def moments(self) -> Moments:
         """A copy of the state."""
-        state = self._adamw.state
-        if not state:
-            return Moments.zeros(sum(item.numel() for item in self._parameters))
-        first = torch.cat([state[item]["exp_avg"].flatten() for item in self._parameters])
-        second = torch.cat([state[item]["exp_avg_sq"].flatten() for item in self._parameters])
-        return Moments(first, second, int(state[self._parameters[0]]["step"]))
+        if not self._num_steps:
+            return Moments.zeros(sum(slot.size for _, slot in self._slots))
+        first, second = [], []
+        for item, _ in self._slots:
+            adamw = self._adamw.state.get(item)
+            first.append((self._momentum[item] if adamw is None else adamw["exp_avg"]).flatten())
+            second.append((torch.zeros_like(item) if adamw is None else adamw["exp_avg_sq"]).flatten())
+        return Moments(torch.cat(first), torch.cat(second), self._num_steps)
 
     def load(self, moments: Moments) -> None:
         """Take over a state."""
         self._adamw.state.clear()
-        if not moments.step:
-            return
-        offset = 0
-        for item in self._parameters:
-            place = slice(offset, offset + item.numel())
-            self._adamw.state[item] = {
-                "step": torch.tensor(float(moments.step)),
-                "exp_avg": moments.first[place].clone().view_as(item),
-                "exp_avg_sq": moments.second[place].clone().view_as(item),
-            }
-            offset = place.stop
+        self._num_steps = moments.step
+        for item, slot in self._slots:
+            place = slice(slot.offset, slot.offset + slot.size)
+            first = moments.first[place].clone().view_as(item)
+            if item in self._momentum:
+                self._momentum[item] = first
+            elif moments.step:
+                self._adamw.state[item] = {
+                    "step": torch.tensor(float(moments.step)),
+                    "exp_avg": first,
+                    "exp_avg_sq": moments.second[place].clone().view_as(item),
+                }

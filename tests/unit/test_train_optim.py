@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import nn
 
 from subnet.config import InnerConfig
-from subnet.train.optim import InnerOptimizer, Moments, learning_rate_at
+from subnet.model.stages import ParameterSlot
+from subnet.train.optim import InnerOptimizer, Moments, learning_rate_at, orthogonalise
+
+# A block's matrix, a gain, the head, and a second block's matrix.
+SLOTS = (
+    ParameterSlot("in", (4, 3), 0, 12, decays=True, is_block_matrix=True),
+    ParameterSlot("gain", (5,), 12, 5, decays=False, is_block_matrix=False),
+    ParameterSlot("head", (2, 2), 17, 4, decays=True, is_block_matrix=False),
+    ParameterSlot("out", (4, 3), 21, 12, decays=True, is_block_matrix=True),
+)
+SIZE = 33
+both_kinds = pytest.mark.parametrize("kind", ["adamw", "muon"])
 
 
 def parameters() -> list[nn.Parameter]:
     generator = torch.Generator().manual_seed(0)
-    return [nn.Parameter(torch.randn(shape, generator=generator)) for shape in ((4, 3), (5,), (2, 2))]
+    return [nn.Parameter(torch.randn(slot.shape, generator=generator)) for slot in SLOTS]
 
 
 def train(optimizer: InnerOptimizer, tensors: list[nn.Parameter], steps: range) -> None:
@@ -37,16 +50,17 @@ def test_without_an_end_the_learning_rate_stays_at_its_peak() -> None:
     assert {learning_rate_at(inner, tokens) for tokens in (0, 1, 10**12)} == {1e-3}
 
 
-def test_a_state_taken_out_and_put_back_goes_on_bit_for_bit() -> None:
-    inner, decays = InnerConfig(), [True, False, True]
+@both_kinds
+def test_a_state_taken_out_and_put_back_goes_on_bit_for_bit(kind: Literal["adamw", "muon"]) -> None:
+    inner = InnerConfig(optimizer=kind)
     whole_items = parameters()
-    whole = InnerOptimizer(inner, whole_items, decays)
+    whole = InnerOptimizer(inner, whole_items, SLOTS)
     train(whole, whole_items, range(6))
     first_items = parameters()
-    first = InnerOptimizer(inner, first_items, decays)
+    first = InnerOptimizer(inner, first_items, SLOTS)
     train(first, first_items, range(3))
     second_items = [nn.Parameter(item.detach().clone()) for item in first_items]
-    second = InnerOptimizer(inner, second_items, decays)
+    second = InnerOptimizer(inner, second_items, SLOTS)
     second.load(first.moments())
     train(second, second_items, range(3, 6))
     assert all(torch.equal(*pair) for pair in zip(whole_items, second_items, strict=True))
@@ -54,9 +68,10 @@ def test_a_state_taken_out_and_put_back_goes_on_bit_for_bit() -> None:
     assert torch.equal(second.moments().second, whole.moments().second)
 
 
-def test_a_loaded_state_is_a_copy() -> None:
+@both_kinds
+def test_a_loaded_state_is_a_copy(kind: Literal["adamw", "muon"]) -> None:
     items = parameters()
-    optimizer = InnerOptimizer(InnerConfig(), items, [True, False, True])
+    optimizer = InnerOptimizer(InnerConfig(optimizer=kind), items, SLOTS)
     train(optimizer, items, range(1))
     moments = optimizer.moments()
     before = moments.first.clone()
@@ -65,23 +80,51 @@ def test_a_loaded_state_is_a_copy() -> None:
     assert torch.equal(moments.first, before)
 
 
-def test_loading_a_fresh_state_forgets_the_old_one() -> None:
+@both_kinds
+def test_loading_a_fresh_state_forgets_the_old_one(kind: Literal["adamw", "muon"]) -> None:
     items = parameters()
-    optimizer = InnerOptimizer(InnerConfig(), items, [True, False, True])
+    optimizer = InnerOptimizer(InnerConfig(optimizer=kind), items, SLOTS)
     train(optimizer, items, range(2))
-    optimizer.load(Moments.zeros(21))
+    optimizer.load(Moments.zeros(SIZE))
     moments = optimizer.moments()
     assert moments.step == 0
     assert not moments.first.any()
 
 
-def test_only_what_decays_decays() -> None:
+@both_kinds
+def test_only_what_decays_decays(kind: Literal["adamw", "muon"]) -> None:
     items = parameters()
     before = [item.detach().clone() for item in items]
-    optimizer = InnerOptimizer(InnerConfig(weight_decay=0.5), items, [True, False, True])
+    optimizer = InnerOptimizer(InnerConfig(optimizer=kind, weight_decay=0.5), items, SLOTS)
     for item in items:
         item.grad = torch.zeros_like(item)
     optimizer.step(1e-2)
     shrunk = [torch.allclose(now, old * (1 - 0.5 * 1e-2)) for now, old in zip(items, before, strict=True)]
-    assert shrunk == [True, False, True]
+    assert shrunk == [slot.decays for slot in SLOTS]
     assert torch.equal(items[1], before[1])
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 64), (2, 64, 16), (1, 8, 8)])
+def test_orthogonalised_matrices_keep_their_singular_vectors(shape: tuple[int, ...]) -> None:
+    matrices = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    found = orthogonalise(matrices)
+    left, _, right = torch.linalg.svd(matrices, full_matrices=False)
+    inner = left.mT @ found @ right.mT
+    assert torch.allclose(inner, torch.diag_embed(inner.diagonal(dim1=-2, dim2=-1)), atol=1e-4)
+    # Five iterations bring singular values that are not tiny to about one, not to one.
+    assert inner.diagonal(dim1=-2, dim2=-1).min() > 0.6
+    assert inner.diagonal(dim1=-2, dim2=-1).max() < 1.3
+
+
+def test_muon_agrees_with_torchs_own_up_to_its_bf16() -> None:
+    ours, theirs = parameters(), parameters()
+    optimizer = InnerOptimizer(InnerConfig(optimizer="muon", weight_decay=0.1), ours, SLOTS)
+    matrices = [item for item, slot in zip(theirs, SLOTS, strict=True) if slot.is_block_matrix]
+    reference = torch.optim.Muon(matrices, lr=1e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    train(optimizer, ours, range(1))
+    for item, source in zip(theirs, ours, strict=True):
+        item.grad = source.grad
+    reference.step()
+    for mine, other, slot in zip(ours, theirs, SLOTS, strict=True):
+        if slot.is_block_matrix:
+            assert torch.allclose(mine, other, atol=1e-2 * 0.2 * 2 * 0.1), "a tenth of the largest step"
