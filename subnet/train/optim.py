@@ -43,7 +43,7 @@ def orthogonalise(matrices_NRC: Tensor) -> Tensor:
     """Roughly the nearest matrix with orthonormal rows or columns, for each of N matrices [R, C]."""
     linear, cubic, quintic = NEWTON_SCHULZ
     is_tall = matrices_NRC.shape[-2] > matrices_NRC.shape[-1]
-    found = matrices_NRC.transpose(-1, -2) if is_tall else matrices_NRC
+    found: Tensor = matrices_NRC.transpose(-1, -2) if is_tall else matrices_NRC
     found = found / (torch.linalg.matrix_norm(found, keepdim=True) + 1e-7)
     for _ in range(NEWTON_SCHULZ_STEPS):
         gram = found @ found.mT
