@@ -103,6 +103,7 @@ class EpochFacts:
 class Tip:
     """The subnet now."""
 
+    netuid: int
     block: int
     epoch: int  # finished ones
     last_epoch_block: int
@@ -174,6 +175,7 @@ class EpochReader:
         if not await now.one("NetworksAdded"):
             raise ChainError(f"There is no subnet {self._netuid} on this chain.")
         return Tip(
+            netuid=self._netuid,
             block=block,
             epoch=int(await now.one("SubnetEpochIndex")),
             last_epoch_block=int(await now.one("LastEpochBlock")),
@@ -203,9 +205,7 @@ class EpochReader:
             pending=pending,
             accrued=await self._accrued(client, block, previous_block, pending),
             places=places,
-            weights={
-                Uid(uid): {Uid(int(to)): int(value) for to, value in row} for uid, row in enumerate(rows) if row
-            },
+            weights={Uid(uid): {Uid(int(to)): int(value) for to, value in row} for uid, row in enumerate(rows) if row},
         )
 
     async def _accrued(self, client: Any, block: int, previous_block: int, pending: Pots) -> Pots | None:

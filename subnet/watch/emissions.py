@@ -1,8 +1,8 @@
 """Who earned what in an epoch, to the rao: the pure core of ``liquid watch``.
 
 Earned is what the epoch itself paid to a hotkey's stake, and nothing that anybody moved:
-- as miner, its entry in the event ``IncentiveAlphaEmittedToMiners``; nothing for uids of the owner's, whose incentive is
-  burned;
+- as miner, its entry in the event ``IncentiveAlphaEmittedToMiners``; nothing for uids of the owner's, whose incentive
+  is burned;
 - as validator, the rest of its entry in ``Emission``. An owner's uid keeps this part as well. Where ``Emission`` cannot
   tell (the uid was given away in the same block; the event hides what an owner's uid burned), the change of the
   hotkey's stake in that block does.
