@@ -158,7 +158,8 @@ async def _watch(config: NeuronConfig, options: argparse.Namespace) -> None:
         await chain.close()
 
 
-def _arguments(argv: list[str]) -> argparse.Namespace:
+def arguments(argv: list[str]) -> argparse.Namespace:
+    """Flags of ``liquid watch``; the shared ones are None where not given."""
     parser = argparse.ArgumentParser(
         prog="liquid watch", description="Who earned what on chain, epoch by epoch, to the rao. Needs no wallet."
     )
@@ -179,7 +180,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 
 def main(argv: list[str]) -> int:
     """``liquid watch``."""
-    options = _arguments(argv)
+    options = arguments(argv)
     given = [f"--{name}={value}" for name in SHARED if (value := vars(options)[name]) is not None]
     config: NeuronConfig = parse(NeuronConfig, "watch", given)
     return run_program(config, _watch(config, options))
