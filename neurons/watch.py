@@ -109,7 +109,7 @@ class Printer:
             self._write(views.csv_lines(found))
         elif isinstance(found, EpochReport):
             has_before = any(row.rank_change is not None for row in found.hotkeys) or self._last == found.epoch - 1
-            self._console.print(views.table(found, has_before))
+            self._console.print(views.table(found, has_before, self._console.width))
             self._last = found.epoch
 
     def now(self, tip: Tip) -> None:

@@ -1,7 +1,7 @@
 """Epochs for people (a table that also reads well as plain text), for spreadsheets (CSV) and for programs (JSON lines).
 
 Not here: the figures (``subnet.watch.emissions``). Pure: reports in, renderables or text out.
-Invariants: amounts are shown to the rao; a missed epoch is said and has no figures.
+Invariants: what was paid is shown to the rao; a missed epoch is said and has no figures.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from rich.text import Text
 from subnet.chain.base import RAO_PER_ALPHA
 from subnet.chain.emissions import Tip
 from subnet.watch.emissions import EpochReport, Missed, Row, as_json
+
+FULL_WIDTH = 215  # columns that a whole row takes
+SHORT_HOTKEY = 8  # characters
+HIDDEN_DIGITS = 5  # of a stake on a narrow terminal; what was paid is never cut
 
 CSV_ROW = (
     "rank",
@@ -91,31 +95,38 @@ def _mark(row: Row) -> str:
     return ", ".join(notes)
 
 
-def table(found: EpochReport, has_before: bool) -> RenderableType:
+def _cells(row: Row, has_before: bool, is_narrow: bool) -> dict[str, str]:
+    """A row by column; a narrow terminal gets short hotkeys and no intermediate figures of consensus."""
+    shares = {
+        "weight": row.weight,
+        "incentive": row.incentive,
+        "consensus": row.consensus,
+        "trust": row.trust,
+        "dividends": row.dividends,
+    }
+    return {
+        "rank": str(row.rank),
+        "+/-": _change(row) if has_before else "-",
+        "uid": str(row.uid),
+        "hotkey": f"{row.hotkey[:SHORT_HOTKEY]}…" if is_narrow else row.hotkey,
+        "stake": alpha(row.stake_rao)[: -HIDDEN_DIGITS if is_narrow else None],
+        **{name: _share(share) for name, share in shares.items() if not is_narrow or name in ("weight", "incentive")},
+        "as miner": alpha(row.miner_rao),
+        "as validator": alpha(row.validator_rao),
+        "earned": alpha(row.earned_rao),
+        "": _mark(row),
+    }
+
+
+def table(found: EpochReport, has_before: bool, width: int) -> RenderableType:
     """Totals and a row per hotkey, the best paid first. ``has_before``: whether changes of rank are known."""
+    ordered = sorted(found.hotkeys, key=lambda row: (row.rank, row.uid))
+    cells = [_cells(row, has_before, width < FULL_WIDTH) for row in ordered]
     sheet = Table(expand=False)
-    for name in ("rank", "+/-", "uid", "hotkey", "stake", "weight", "incentive", "consensus", "trust", "dividends"):
-        sheet.add_column(name, justify="left" if name == "hotkey" else "right", overflow="fold")
-    for name in ("as miner", "as validator", "earned"):
-        sheet.add_column(name, justify="right", no_wrap=True)
-    sheet.add_column("")
-    for row in sorted(found.hotkeys, key=lambda row: (row.rank, row.uid)):
-        sheet.add_row(
-            str(row.rank),
-            _change(row) if has_before else "-",
-            str(row.uid),
-            row.hotkey,
-            alpha(row.stake_rao),
-            _share(row.weight),
-            _share(row.incentive),
-            _share(row.consensus),
-            _share(row.trust),
-            _share(row.dividends),
-            alpha(row.miner_rao),
-            alpha(row.validator_rao),
-            alpha(row.earned_rao),
-            _mark(row),
-        )
+    for name in cells[0] if cells else ():
+        sheet.add_column(name, justify="left" if name in ("hotkey", "") else "right", no_wrap=name != "")
+    for row in cells:
+        sheet.add_row(*row.values())
     parts: list[RenderableType] = [Text(headline(found)), sheet]
     if found.followed is not None and not found.hotkeys:
         parts[1] = Text(f"{found.followed} had no place in the subnet.")

@@ -182,8 +182,8 @@ def test_one_hotkey_can_be_followed() -> None:
 # --- views
 
 
-def plain(renderable: Any) -> str:
-    console = Console(width=232, no_color=True, force_terminal=False)
+def plain(renderable: Any, width: int = 232) -> str:
+    console = Console(width=width, no_color=True, force_terminal=False)
     with console.capture() as captured:
         console.print(renderable)
     return captured.get()
@@ -196,15 +196,24 @@ def test_amounts_are_shown_to_the_rao() -> None:
 
 def test_the_table_reads_as_plain_text() -> None:
     found = report(facts(place(0, OWNER, 0), place(1, VAL, 410), place(2, ANN, 410, 410)))
-    text = plain(views.table(found, has_before=False))
+    text = plain(views.table(found, has_before=False, width=232))
     assert "epoch 3 (blocks 21-30): created 0.000001000" in text
     assert "\x1b" not in text
     assert ANN in text
 
 
+def test_a_narrow_terminal_gets_the_amounts_whole() -> None:
+    ann = Hotkey("5" + "x" * 47)
+    found = report(facts(place(0, OWNER, 0), place(1, VAL, 410), place(2, ann, 410, 410)))
+    text = plain(views.table(found, has_before=False, width=120), width=120)
+    assert ann not in text
+    assert ann[:8] in text
+    assert text.count("0.000000410") > 2
+
+
 def test_a_followed_hotkey_without_a_place_is_said() -> None:
     found = only(report(facts(place(0, OWNER, 0))), CID)
-    assert "cid had no place" in plain(views.table(found, has_before=True))
+    assert "cid had no place" in plain(views.table(found, has_before=True, width=232))
 
 
 def test_csv_has_a_line_per_hotkey_under_its_header() -> None:
