@@ -51,6 +51,12 @@ def _devchain() -> Main:
     return main
 
 
+def _watch() -> Main:
+    from neurons.watch import main
+
+    return main
+
+
 def _localnet() -> Main:
     from subnet.localnet.network import main
 
@@ -61,6 +67,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Main], str]] = {
     "miner": (_miner, "train the stage that the orchestrator assigns"),
     "validator": (_validator, "replay random pieces of miners' journals and set weights on chain"),
     "orchestrator": (_orchestrator, "schedule a run (for the subnet's owner)"),
+    "watch": (_watch, "who earned what on chain, epoch by epoch, to the rao"),
     "localnet": (_localnet, "all of it on this machine"),
     "devchain": (_devchain, "a development chain"),
     "cheat": (_cheat, "a dishonest miner, for experiments on a localnet"),

@@ -98,6 +98,10 @@ class LiveChain:
 
     # --- reads
 
+    async def read(self, what: str, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Run a read of the caller's own on the SDK's client, under the deadline of a read; needs no wallet."""
+        return await self._call(what, work, READ_TIMEOUT_S)
+
     async def snapshot(self) -> ChainSnapshot:
         """See ``Chain``."""
         return await self._call("snapshot", self._read_snapshot, READ_TIMEOUT_S)

@@ -34,7 +34,7 @@ from subnet.localnet.facts import Vector, digests_differed, held_out_losses, mer
 from subnet.localnet.keys import OWNER, Keys, make_keys, write_genesis
 from subnet.localnet.options import Options, parse_options
 from subnet.localnet.processes import Processes, cache_environment
-from subnet.localnet.summary import Timing, as_json, show
+from subnet.localnet.summary import Timing, as_json, show, watch_command
 from subnet.localnet.table import Picture, headline, render
 from subnet.net.auth import signer_from_wallet
 from subnet.net.base import PeerAddress
@@ -117,6 +117,7 @@ async def _start(net: Network) -> None:
         net.console.print(f"chain at {net.chain_url}; try, while it runs:")
         net.console.print(f"  btcli --network {net.chain_url} subnets show {NETUID}", highlight=False)
         net.console.print(f"  btcli --network {net.chain_url} query metagraph --netuid {NETUID}", highlight=False)
+        net.console.print(f"  {watch_command(net.chain_url, NETUID)}", highlight=False, soft_wrap=True)
     own = [] if options.chain else ["--orchestrator.hotkey", net.keys.hotkeys[OWNER]]
     stop = ["--stop_after_rounds", str(options.rounds)] if options.rounds else []
     child = await processes.start(

@@ -119,6 +119,11 @@ def show(console: Console, summary: Mapping[str, Any]) -> None:
         console.print(f"{claim['text']}: {claim['detail']}", markup=False, highlight=False)
 
 
+def watch_command(url: str, netuid: int) -> str:
+    """What a participant types to watch emissions on the network's chain."""
+    return f".venv/bin/liquid watch --subtensor.network {url} --netuid {netuid}"
+
+
 def _text(value: object) -> str:
     return "-" if value is None else str(value)
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
+from neurons.watch import arguments
 from subnet.chain.base import ChainSnapshot, NeuronInfo
 from subnet.config import parse_run_config
 from subnet.hashing import EMPTY_ROOT
 from subnet.localnet.checks import Claim, Facts
-from subnet.localnet.summary import Timing, as_json, show
+from subnet.localnet.summary import Timing, as_json, show, watch_command
 from subnet.localnet.table import Picture, headline, render
 from subnet.records import RoundClosed
 from subnet.swarm.view import RunView
@@ -136,3 +137,9 @@ def test_nothing_is_said_of_a_middle_stage_that_there_is_not() -> None:
     text = shown(as_json(replace(facts(), bypassed_loss=None), [], Timing(1.0, 1.0, 1), 256.0))
     assert "held-out loss 2.0000" in text
     assert "middle stage" not in text
+
+
+def test_the_command_for_watching_emissions_is_one_that_the_program_takes() -> None:
+    words = watch_command("ws://127.0.0.1:9944", 3).split()
+    assert words[:2] == [".venv/bin/liquid", "watch"]
+    assert vars(arguments(words[2:]))["subtensor.network"] == "ws://127.0.0.1:9944"
