@@ -62,7 +62,15 @@ class StagesConfig(Section):
 class BoundaryConfig(Section):
     """What crosses from stage to stage."""
 
-    kind: Literal["none", "int8"] = Field("int8", description="back end of the boundary")
+    kind: Literal["none", "int8", "anchored", "resbm"] = Field("int8", description="back end of the boundary")
+    dims: int = Field(16, ge=0, description="learned kinds: numbers per token; 0: only token ids cross")
+    levels: int = Field(4, ge=2, le=256, description="learned kinds: values that a number can have forward")
+    grad_levels: int = Field(3, ge=2, le=256, description="learned kinds: values that a gradient can have, dithered")
+    predictor: bool = Field(
+        False, description="whether the receiver adds what token ids alone say; anchored always does"
+    )
+    predictor_kernel: int = Field(8, ge=0, description="tokens that the predictor sees; 0: the last one, by a table")
+    predictor_width: int = Field(64, ge=1, description="hidden width of the predictor, in channels")
 
 
 class DataConfig(Section):

@@ -20,12 +20,14 @@ from torch import Tensor, nn
 
 from subnet.config import RunConfig
 from subnet.hashing import draw
-from subnet.model.boundary import make_boundary, roundtrip
+from subnet.model.boundary import dither_seed, make_boundary, roundtrip
+from subnet.model.crossing import Entry, Exit
 from subnet.model.decoder import Block, RMSNorm
 from subnet.model.flops import balanced_cut
-from subnet.types import StageId
+from subnet.types import MicrobatchId, StageId
 
 Vector = npt.NDArray[np.float32]
+TABLES = ("embed.weight", "table.weight")  # rows by token id
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def cut(run: RunConfig) -> tuple[range, ...]:
 
 
 class StageModule(nn.Module):
-    """One stage. The first takes token ids [B,T], the others hidden states; the last returns logits [B,T,V]."""
+    """One stage. All take token ids [B,T], all but the first what crossed; the last returns logits [B,T,V]."""
 
     def __init__(self, run: RunConfig, stage: StageId) -> None:
         super().__init__()
@@ -60,10 +62,14 @@ class StageModule(nn.Module):
         self.is_first, self.is_last = stage == 0, stage == run.stages.num_stages - 1
         if self.is_first:
             self.embed = nn.Embedding(model.vocab_size, model.width)
+        else:
+            self.entry = Entry(run)
         self.blocks = nn.ModuleList(Block(model) for _ in self.numbers)
         if self.is_last:
             self.norm = RMSNorm(model.width, model.norm_eps)
             self.head = nn.Linear(model.width, model.vocab_size, bias=False)
+        else:
+            self.exit = Exit(run)
         self._initialise(run)
 
     def _initialise(self, run: RunConfig) -> None:
@@ -79,25 +85,27 @@ class StageModule(nn.Module):
     def _global_name(self, name: str) -> str:
         """The parameter's name in the whole model: blocks are numbered from its first, whatever the cut."""
         head, _, rest = name.partition(".")
+        if head in ("entry", "exit"):  # a boundary is known by the block behind it
+            return f"{head}.{self.numbers[0] if head == 'entry' else self.numbers[-1] + 1}.{rest}"
         if head != "blocks":
             return name
         index, _, tail = rest.partition(".")
         return f"blocks.{self.numbers[int(index)]}.{tail}"
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Hidden states [B,T,D], or logits [B,T,V] at the last stage."""
-        hidden_BTD = self.embed(inputs) if self.is_first else inputs
-        for block in self.blocks:
+    def forward(self, tokens_BT: Tensor, crossed: Tensor | None, *, by_pass: bool = False) -> Tensor:
+        """What crosses to the next stage, or logits [B,T,V] at the last. ``by_pass`` leaves the blocks out."""
+        hidden_BTD = self.embed(tokens_BT) if self.is_first else self.entry(crossed, tokens_BT)
+        for block in () if by_pass else self.blocks:
             hidden_BTD = block(hidden_BTD)
-        return self.head(self.norm(hidden_BTD)) if self.is_last else hidden_BTD
+        return self.head(self.norm(hidden_BTD)) if self.is_last else self.exit(hidden_BTD)  # type: ignore[no-any-return]
 
 
 def parameter_layout(module: StageModule) -> tuple[ParameterSlot, ...]:
-    """The flat vector's slots. Matrices decay; gains and the embedding do not."""
+    """The flat vector's slots. Matrices decay; gains and tables of token ids do not."""
     slots, offset = [], 0
     for name, parameter in module.named_parameters():
-        decays = parameter.dim() > 1 and not name.startswith("embed")
-        is_block_matrix = decays and not name.startswith("head")
+        decays = parameter.dim() > 1 and not name.endswith(TABLES)
+        is_block_matrix = decays and name.startswith("blocks.")
         slots.append(ParameterSlot(name, tuple(parameter.shape), offset, parameter.numel(), decays, is_block_matrix))
         offset += parameter.numel()
     return tuple(slots)
@@ -115,19 +123,23 @@ class FullModel(nn.Module):
         super().__init__()
         self.stages = nn.ModuleList(StageModule(run, StageId(stage)) for stage in range(run.stages.num_stages))
         self._boundary = make_boundary(run)
+        self._run = run
 
-    def logits(self, tokens_BT: Tensor, *, skip: Sequence[int] = ()) -> Tensor:
-        """Logits [B,T,V]; stages in ``skip`` hand their input on (a boundary keeps the width)."""
-        hidden = tokens_BT
+    def logits(self, tokens_BT: Tensor, *, microbatch: int = 0, skip: Sequence[int] = ()) -> Tensor:
+        """Logits [B,T,V], without the blocks of stages in ``skip``. ``microbatch``: its id, which fixes the dither."""
+        crossing: Tensor | None = None
         for number, stage in enumerate(self.stages):
-            if number and number - 1 not in skip:
-                hidden = roundtrip(self._boundary, hidden)
-            hidden = hidden if number in skip else stage(hidden)
-        return hidden
+            if crossing is not None:
+                seed = dither_seed(self._run, MicrobatchId(microbatch), number)
+                crossing = roundtrip(self._boundary, crossing, seed)
+            crossing = stage(tokens_BT, crossing, by_pass=number in skip)
+        assert crossing is not None
+        return crossing
 
-    def loss(self, tokens_BT1: Tensor, *, skip: Sequence[int] = ()) -> Tensor:
+    def loss(self, tokens_BT1: Tensor, *, microbatch: int = 0, skip: Sequence[int] = ()) -> Tensor:
         """Mean nats per token of predicting ``tokens[:, 1:]``."""
-        return token_loss(self.logits(tokens_BT1[:, :-1], skip=skip), tokens_BT1[:, 1:])
+        logits_BTV = self.logits(tokens_BT1[:, :-1], microbatch=microbatch, skip=skip)
+        return token_loss(logits_BTV, tokens_BT1[:, 1:])
 
     def load_stages(self, flats: Sequence[Vector]) -> None:
         """Set all parameters from the stages' flat vectors."""

@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 from subnet.config import RunConfig
 from subnet.errors import Diverged
-from subnet.model.boundary import make_boundary
+from subnet.model.boundary import dither_seed, make_boundary
 from subnet.model.stages import StageModule, parameter_layout, token_loss
 from subnet.train.optim import InnerOptimizer, Moments, learning_rate_at
 from subnet.train.state import PendingHead, PendingInput, StageState
@@ -74,10 +74,10 @@ class StepResult:
 
 @dataclass(frozen=True, eq=False)
 class _Pending:
-    """A forward whose graph is kept: ``result`` is the output hidden state, or the loss at the last stage."""
+    """A forward whose graph is kept: ``result`` is what crosses to the next stage, or the loss at the last."""
 
     result: Tensor
-    hidden_BTD: Tensor | None
+    crossed: Tensor | None
     leaves: Leaves
     outputs: dict[str, Tensor] | None
     version: int
@@ -180,8 +180,8 @@ class StageEngine:
         version: int,
     ) -> ForwardResult:
         token_ids = tokens_BT.to(torch.int64)
-        hidden = None if inputs is None else self.boundary.unpack(inputs).detach().requires_grad_()
-        result: Tensor = functional_call(self.module, leaves, (token_ids[:, :-1] if hidden is None else hidden,))
+        crossed = None if inputs is None else self.boundary.unpack(inputs).detach().requires_grad_()
+        result: Tensor = functional_call(self.module, leaves, (token_ids[:, :-1], crossed))
         outputs, loss = None, None
         if self.module.is_last:
             result = token_loss(result, token_ids[:, 1:])
@@ -190,22 +190,24 @@ class StageEngine:
                 raise Diverged(f"The loss of microbatch {microbatch} is not finite.")
         else:
             outputs = self.boundary.pack(result)
-        self._pending[microbatch] = _Pending(result, hidden, leaves, outputs, version, tokens_BT, inputs)
+        self._pending[microbatch] = _Pending(result, crossed, leaves, outputs, version, tokens_BT, inputs)
         return ForwardResult(outputs, loss, version)
 
     def backward(self, microbatch: MicrobatchId, grads: Mapping[str, Tensor] | None) -> BackwardResult:
         """Take the gradient of a pending microbatch (None at the last stage) and accumulate the parameters'."""
         pending = self._pending.pop(microbatch)
         wanted = [*pending.leaves.values()]
-        if pending.hidden_BTD is not None:
-            wanted.append(pending.hidden_BTD)
-        upstream = None if grads is None else self.boundary.unpack(grads)
+        if pending.crossed is not None:
+            wanted.append(pending.crossed)
+        upstream = None if grads is None else self.boundary.unpack_grad(grads)
         found = torch.autograd.grad(pending.result, wanted, upstream)
         num_tokens = pending.tokens[:, 1:].numel()
         torch._foreach_add_(self._grad_views, list(found[: len(pending.leaves)]), alpha=num_tokens)
         self._round_tokens += num_tokens
         self._step_tokens += num_tokens
-        sent = self.boundary.pack(found[-1]) if pending.hidden_BTD is not None else None
+        sent = None
+        if pending.crossed is not None:
+            sent = self.boundary.pack_grad(found[-1], dither_seed(self.run, microbatch, self.stage))
         return BackwardResult(sent, pending.version, self.version - pending.version)
 
     def should_step(self) -> bool:

@@ -18,10 +18,14 @@ class WireFormat:
 
     def __init__(self, run: RunConfig, stage: StageId) -> None:
         sequences, length = run.data.sequences, run.model.seq_len
-        tensors = make_boundary(run).specs(sequences, length, run.model.width)
+        boundary = make_boundary(run)
         tokens = TensorSpec(wire_token_dtype(run.model.vocab_size), (sequences, length + 1))
-        self.forward: dict[str, TensorSpec] = {**(tensors if stage > 0 else {}), "tokens": tokens}
-        self.backward: dict[str, TensorSpec] = tensors if stage < run.stages.num_stages - 1 else {}
+        self.forward: dict[str, TensorSpec] = {
+            **(boundary.specs(sequences, length) if stage > 0 else {}),
+            "tokens": tokens,
+        }
+        is_last = stage == run.stages.num_stages - 1
+        self.backward: dict[str, TensorSpec] = {} if is_last else boundary.grad_specs(sequences, length)
 
     @property
     def max_bytes(self) -> int:

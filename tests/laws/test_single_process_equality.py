@@ -44,7 +44,7 @@ def pipeline_pass(engines: Sequence[StageEngine | RecordedStage], token_ids: tor
     return loss
 
 
-@pytest.mark.parametrize("kind", ["none", "int8"])
+@pytest.mark.parametrize("kind", ["none", "int8", "anchored", "resbm"])
 @pytest.mark.parametrize("num_stages", [1, 2, 3])
 def test_gradient_through_the_boundaries_is_the_gradient_of_the_model_in_one_process(
     corpus: Corpus, kind: str, num_stages: int
