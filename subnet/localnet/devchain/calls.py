@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from subnet.localnet.devchain import pallet_admin, pallet_balances, pallet_commitments, pallet_subtensor
+from subnet.localnet.devchain import pallet_admin, pallet_balances, pallet_commitments, pallet_shield, pallet_subtensor
 from subnet.localnet.devchain.dispatch import Call, Context, DispatchError, Handler, module_error
 from subnet.localnet.devchain.extrinsics import blake2_256
 
@@ -44,6 +44,7 @@ HANDLERS: dict[str, dict[str, Handler]] = {
     "SubtensorModule": pallet_subtensor.CALLS,
     "Commitments": pallet_commitments.CALLS,
     "AdminUtils": pallet_admin.CALLS,
+    "MevShield": pallet_shield.CALLS,
     "Sudo": {"sudo": sudo},
 }
 

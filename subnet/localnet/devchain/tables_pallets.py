@@ -223,7 +223,13 @@ PALLETS = {
     "MevShield": Pallet(
         30,
         "pallet_shield",
-        storage={"NextKey": "-> Option<BoundedVec<u8>>"},
+        storage={
+            "CurrentKey": "-> Option<BoundedVec<u8>>",
+            "PendingKey": "-> Option<BoundedVec<u8>>",
+            "NextKey": "-> Option<BoundedVec<u8>>",
+            "PendingKeyExpiresAt": "-> Option<u32>",
+            "NextKeyExpiresAt": "-> Option<u32>",
+        },
         calls={1: "submit_encrypted(ciphertext: BoundedVec<u8>)"},
         events={0: "EncryptedSubmitted(id: H256, who: AccountId32)"},
     ),
