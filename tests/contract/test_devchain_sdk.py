@@ -83,6 +83,21 @@ def test_registering_serving_and_committing(client: Any) -> None:
     assert client.neurons.uid(hotkey_ss58=BOB_HOTKEY, netuid=1) == 1
 
 
+def test_shielded_registration(running: Running, client: Any) -> None:
+    """The SDK sends this intent only through the MEV shield, and finds what was inside by its hash."""
+    result = client.execute(bt.BurnedRegister(netuid=1), BOB)
+    assert result.success, result
+    assert result.data["shielded"]
+    assert client.neurons.uid(hotkey_ss58=BOB_HOTKEY, netuid=1) == 1
+    assert running.chain.nonce(BOB.coldkey.ss58_address) == 2
+    another = bt.Subtensor(
+        running.url
+    )  # the first one counts on from the carrier's nonce and would be refused as stale
+    again = another.execute(bt.BurnedRegister(netuid=1), BOB)
+    another.close()
+    assert (again.success, again.error.name) == (False, "HotKeyAlreadyRegisteredInSubNet")
+
+
 def test_transfers(client: Any) -> None:
     call = bt.calls.Balances.transfer_keep_alive(dest=EVE.coldkey.ss58_address, value=12_345)
     before = client.balances.get(EVE.coldkey.ss58_address).rao

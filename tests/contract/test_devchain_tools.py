@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import bittensor as bt
 import bittensor_core as core
 import pytest
 from substrateinterface import Keypair, SubstrateInterface
 
 from tests.contract.chains import Running, running_chain
 
+TAO = 10**9
 BTCLI = Path(sys.executable).with_name("btcli")
 OWNER = tuple(core.Keypair.create_from_uri(uri).ss58_address for uri in ("//Alice", "//Alice//hot"))
 MINER = tuple(core.Keypair.create_from_uri(uri).ss58_address for uri in ("//Bob", "//Bob//hot"))
@@ -27,10 +31,27 @@ def running() -> Iterator[Running]:
         yield chain
 
 
-def btcli(running: Running, *arguments: str) -> str:
+@pytest.fixture(scope="module")
+def wallet(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A wallet on disk whose coldkey has money."""
+    made = bt.Wallet("tester", "miner", str(tmp_path_factory.mktemp("wallets")))
+    made.create_new_coldkey(use_password=False, suppress=True)
+    made.create_new_hotkey(suppress=True)
+    running.call(lambda: running.chain.endow(made.coldkeypub.ss58_address, 1000 * TAO))
+    return made
+
+
+def ran(running: Running, *arguments: str, wallet: Any = None) -> subprocess.CompletedProcess[str]:
     command = [str(BTCLI), "--network", running.url, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
+    if wallet is not None:
+        command += ["--wallet", wallet.name, "--wallet-hotkey", wallet.hotkey_str, "--wallet-path", wallet.path, "-y"]
+    home = {**os.environ, "HOME": str(Path(wallet.path).parent)} if wallet is not None else None
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=home)
+
+
+def btcli(running: Running, *arguments: str, wallet: Any = None) -> str:
+    done = ran(running, *arguments, wallet=wallet)
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -42,6 +63,12 @@ def test_btcli_shows_the_metagraph(running: Running) -> None:
 
 def test_btcli_shows_the_subnet(running: Running) -> None:
     assert OWNER[1] in btcli(running, "subnets", "show", "1")
+
+
+def test_btcli_registers_through_the_shield(running: Running, wallet: Any) -> None:
+    btcli(running, "subnets", "register", "--netuid", "1", wallet=wallet)
+    uids = running.call(lambda: running.chain.state.get("SubtensorModule", "Uids", 1, wallet.hotkey.ss58_address))
+    assert uids == 2
 
 
 def test_substrate_interface_reads_and_submits(running: Running) -> None:
