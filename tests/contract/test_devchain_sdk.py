@@ -105,6 +105,21 @@ def test_transfers(client: Any) -> None:
     assert client.balances.get(EVE.coldkey.ss58_address).rao == before + 12_345
 
 
+def test_staking(client: Any) -> None:
+    amount = bt.Balance.from_tao(5)
+    added = client.execute(bt.AddStake(hotkey_ss58=OWNER[1], netuid=1, amount_tao=amount), BOB)
+    assert added.success, added
+    assert {event["event_id"] for event in added.events} >= {"StakeAdded", "ExtrinsicSuccess"}
+    named = {"coldkey_ss58": BOB.coldkey.ss58_address, "hotkey_ss58": OWNER[1], "netuid": 1}
+    assert client.read("stake", **named).rao == amount.rao
+    assert client.subnets.metagraph(1, commitments=False).neurons[0].alpha_stake.rao >= STAKE_RAO + amount.rao
+    removed = client.execute(bt.RemoveStake(hotkey_ss58=OWNER[1], netuid=1, amount_alpha="all"), BOB, retries=2)
+    assert removed.success, removed
+    assert client.read("stake", **named).rao == 0
+    nobodys = client.execute(bt.AddStake(hotkey_ss58=BOB_HOTKEY, netuid=1, amount_tao=amount), BOB, retries=2)
+    assert nobodys.error.name == "HotKeyAccountNotExists"
+
+
 def test_weights_and_pay(client: Any) -> None:
     assert register(client).success
     plan = client.plan(bt.SetWeights(netuid=1, weights={1: 1.0}), ALICE)

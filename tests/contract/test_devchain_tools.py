@@ -15,6 +15,7 @@ import bittensor_core as core
 import pytest
 from substrateinterface import Keypair, SubstrateInterface
 
+from subnet.localnet.devchain.pallet_staking import position_rao
 from tests.contract.chains import Running, running_chain
 
 TAO = 10**9
@@ -42,9 +43,10 @@ def wallet(running: Running, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def ran(running: Running, *arguments: str, wallet: Any = None) -> subprocess.CompletedProcess[str]:
-    command = [str(BTCLI), "--network", running.url, *arguments]
+    command = [str(BTCLI), "--network", running.url, "-y"]
     if wallet is not None:
-        command += ["--wallet", wallet.name, "--wallet-hotkey", wallet.hotkey_str, "--wallet-path", wallet.path, "-y"]
+        command += ["--wallet", wallet.name, "--wallet-hotkey", wallet.hotkey_str, "--wallet-path", wallet.path]
+    command += arguments
     home = {**os.environ, "HOME": str(Path(wallet.path).parent)} if wallet is not None else None
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=home)
 
@@ -69,6 +71,17 @@ def test_btcli_registers_through_the_shield(running: Running, wallet: Any) -> No
     btcli(running, "subnets", "register", "--netuid", "1", wallet=wallet)
     uids = running.call(lambda: running.chain.state.get("SubtensorModule", "Uids", 1, wallet.hotkey.ss58_address))
     assert uids == 2
+
+
+def test_btcli_stakes_and_lists(running: Running, wallet: Any) -> None:
+    btcli(running, "stake", "add", "--hotkey", OWNER[1], "--netuid", "1", "--amount-tao", "5", wallet=wallet)
+    coldkey = wallet.coldkeypub.ss58_address
+    listed = json.loads(btcli(running, "--json", "stake", "list", "--coldkey", coldkey, wallet=wallet))
+    assert OWNER[1] in json.dumps(listed)
+    call = ("stake", "remove", "--hotkey", OWNER[1], "--netuid", "1", "--amount-alpha", "all")
+    btcli(running, *call, "--no-mev-shield", wallet=wallet)
+    staked = running.call(lambda: position_rao(running.chain.state, 1, OWNER[1], coldkey))
+    assert staked == 0
 
 
 def test_substrate_interface_reads_and_submits(running: Running) -> None:

@@ -11,10 +11,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import bittensor_core as core
+
+from subnet.localnet.devchain import pallet_balances
 from subnet.localnet.devchain.dispatch import subtensor_error
 from subnet.localnet.devchain.state import State, View
 
 PALLET = "SubtensorModule"
+SS58_FORMAT = 42
+POOL_START_RAO = 10**12  # TAO of a new subnet: its price, which the real chain puts there as well
+POOL_SEED = b"modlsubtensr"
 
 # What a neuron starts with in each vector that has one entry per neuron; LastUpdate starts at the block.
 PER_NEURON: dict[str, Any] = {
@@ -71,6 +77,11 @@ def stake_rao(view: View, netuid: int, hotkey: str) -> int:
     return int(read(view, "TotalHotkeyAlpha", hotkey, netuid))
 
 
+def pool_account(netuid: int) -> str:
+    """The account that holds a subnet's TAO; nobody has its key."""
+    return str(core.encode_ss58((POOL_SEED + netuid.to_bytes(2, "little")).ljust(32, b"\0"), SS58_FORMAT))
+
+
 def create(state: State, netuid: int, owner: tuple[str, str], settings: dict[str, Any]) -> None:
     """owner: coldkey and hotkey; the hotkey becomes uid 0. settings: storage items by name, see SETTABLE"""
     unknown = sorted(set(settings) - SETTABLE)
@@ -81,6 +92,8 @@ def create(state: State, netuid: int, owner: tuple[str, str], settings: dict[str
     coldkey, hotkey = owner
     fixed = {
         "NetworksAdded": True,
+        "SubtokenEnabled": True,
+        "SubnetTAO": POOL_START_RAO,
         "NetworkRegisteredAt": state.number,
         "LastEpochBlock": state.number,
         "SubnetOwner": coldkey,
@@ -88,6 +101,7 @@ def create(state: State, netuid: int, owner: tuple[str, str], settings: dict[str
     }
     for item, value in {**DEFAULTS, **settings, **fixed}.items():
         state.put(PALLET, item, value, netuid)
+    pallet_balances.endow(state, pool_account(netuid), POOL_START_RAO)
     register(state, netuid, hotkey, coldkey)
 
 
@@ -113,6 +127,10 @@ def register(state: State, netuid: int, hotkey: str, coldkey: str) -> int:
     state.put(PALLET, "Uids", uid, netuid, hotkey)
     state.put(PALLET, "Keys", hotkey, netuid, uid)
     state.put(PALLET, "Owner", coldkey, hotkey)
+    for item in ("OwnedHotkeys", "StakingHotkeys"):
+        known = list(read(state, item, coldkey))
+        if hotkey not in known:
+            state.put(PALLET, item, [*known, hotkey], coldkey)
     state.put(PALLET, "IsNetworkMember", True, hotkey, netuid)
     state.put(PALLET, "BlockAtRegistration", state.number, netuid, uid)
     return uid

@@ -109,6 +109,15 @@ PALLETS = {
             "PendingValidatorEmission": "Identity(NetUid) -> AlphaBalance",
             "PendingOwnerCut": "Identity(NetUid) -> AlphaBalance",
             "SubnetAlphaOut": "Identity(NetUid) -> AlphaBalance",
+            "SubnetTAO": "Identity(NetUid) -> TaoBalance",
+            "SubnetMechanism": "Identity(NetUid) -> u16",
+            "SubtokenEnabled": "Identity(NetUid) -> bool",
+            "Alpha": "Blake2_128Concat(AccountId32), Blake2_128Concat(AccountId32), Identity(NetUid) -> FixedU128",
+            "TotalHotkeyShares": "Blake2_128Concat(AccountId32), Identity(NetUid) -> FixedU128",
+            "StakingHotkeys": "Blake2_128Concat(AccountId32) -> Vec<AccountId32>",
+            "OwnedHotkeys": "Blake2_128Concat(AccountId32) -> Vec<AccountId32>",
+            "Lock": "Blake2_128Concat(AccountId32), Identity(NetUid), Blake2_128Concat(AccountId32) -> Option<LockState>",
+            "IdentitiesV2": "Blake2_128Concat(AccountId32) -> Option<ChainIdentityV2>",
             "TotalHotkeyAlpha": "Blake2_128Concat(AccountId32), Identity(NetUid) -> AlphaBalance",
             # Neurons
             "SubnetworkN": "Identity(NetUid) -> u16",
@@ -132,6 +141,12 @@ PALLETS = {
             "Emission": "Identity(NetUid) -> Vec<AlphaBalance>",
         },
         calls={
+            2: "add_stake(hotkey: AccountId32, netuid: NetUid, amount_staked: TaoBalance)",
+            3: "remove_stake(hotkey: AccountId32, netuid: NetUid, amount_unstaked: AlphaBalance)",
+            88: "add_stake_limit(hotkey: AccountId32, netuid: NetUid, amount_staked: TaoBalance,"
+            "limit_price: TaoBalance, allow_partial: bool)",
+            89: "remove_stake_limit(hotkey: AccountId32, netuid: NetUid, amount_unstaked: AlphaBalance,"
+            "limit_price: TaoBalance, allow_partial: bool)",
             4: "serve_axon(netuid: NetUid, version: u32, ip: u128, port: u16, ip_type: u8, protocol: u8,"
             "placeholder1: u8, placeholder2: u8)",
             7: "burned_register(netuid: NetUid, hotkey: AccountId32)",
@@ -142,6 +157,8 @@ PALLETS = {
         },
         events={
             0: "NetworkAdded(NetUid, u16)",
+            2: "StakeAdded(AccountId32, AccountId32, TaoBalance, AlphaBalance, NetUid, u64)",
+            3: "StakeRemoved(AccountId32, AccountId32, TaoBalance, AlphaBalance, NetUid, u64)",
             5: "WeightsSet(NetUidStorageIndex, u16)",
             7: "NeuronRegistered(NetUid, u16, AccountId32)",
             29: "AxonServed(NetUid, AccountId32)",
@@ -154,8 +171,10 @@ PALLETS = {
             2: "InvalidIpAddress: Others cannot reach this address.",
             3: "InvalidPort: Port 0 cannot be served.",
             4: "HotKeyNotRegisteredInSubNet: The hotkey has no neuron in this subnet.",
+            5: "HotKeyAccountNotExists: Nobody registered this hotkey anywhere.",
             6: "HotKeyNotRegisteredInNetwork: The hotkey has no neuron in any subnet.",
             7: "NonAssociatedColdKey: The hotkey belongs to another coldkey.",
+            9: "NotEnoughStakeToWithdraw: The coldkey has less stake on this hotkey.",
             10: "NotEnoughStakeToSetWeights: The hotkey has too little stake to set weights.",
             12: "NotEnoughBalanceToStake: The coldkey holds less than this costs.",
             15: "NeuronNoValidatorPermit: Only a neuron with a validator permit may set weights for others.",
@@ -179,6 +198,10 @@ PALLETS = {
             74: "MechanismDoesNotExist: The subnet has no such mechanism.",
             76: "SubnetNotExists: There is no such subnet.",
             81: "CommittingWeightsTooFast: The rate limit for committing weights has not passed.",
+            82: "AmountTooLow: The amount is below the least stake, or would leave less than it.",
+            83: "InsufficientLiquidity: The subnet holds less TAO than this is worth.",
+            84: "SlippageTooHigh: The price is not within the limit.",
+            94: "SubtokenDisabled: The subnet's stake cannot be bought or sold.",
         },
     ),
     "Sudo": Pallet(

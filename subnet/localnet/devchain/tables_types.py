@@ -43,6 +43,7 @@ TYPES: dict[str, Body] = {
     # Generic
     "Option<T>": ["None", "Some(T)"],
     "Result<T, E>": ["Ok(T)", "Err(E)"],
+    "BTreeMap<K, V>": "Vec<(K, V)>",
     "bounded_collections::bounded_vec::BoundedVec<T>": "Vec<T>",
     # Primitives of the network
     "sp_core::crypto::AccountId32": "[u8; 32]",
@@ -165,6 +166,14 @@ TYPES: dict[str, Body] = {
     "alpha_dividends_per_hotkey: Vec<(AccountId32, Compact<AlphaBalance>)>,"
     "collateral_locked: Vec<Compact<AlphaBalance>>, collateral_min: Vec<Compact<AlphaBalance>>,"
     "collateral_earned: Vec<Compact<AlphaBalance>>",
+    "pallet_subtensor::rpc_info::stake_info::StakeInfo": "hotkey: AccountId32, coldkey: AccountId32, netuid: Compact<NetUid>, stake: Compact<AlphaBalance>,"
+    "locked: Compact<u64>, emission: Compact<AlphaBalance>, tao_emission: Compact<TaoBalance>, drain: Compact<u64>,"
+    "is_registered: bool",
+    "pallet_subtensor::rpc_info::stake_info::StakeAvailability": "total: Compact<AlphaBalance>, locked: Compact<AlphaBalance>, available: Compact<AlphaBalance>",
+    "pallet_subtensor::staking::lock::LockState": "locked_mass: AlphaBalance, conviction: FixedU128, last_update: u64",
+    "pallet_subtensor_swap_runtime_api::SubnetPrice": "netuid: NetUid, price: u64",
+    "pallet_subtensor_swap_runtime_api::SimSwapResult": "tao_amount: TaoBalance, alpha_amount: AlphaBalance, tao_fee: TaoBalance, alpha_fee: AlphaBalance,"
+    "tao_slippage: TaoBalance, alpha_slippage: AlphaBalance",
     "pallet_subtensor::rpc_info::subnet_info::HyperparamEntry": "name: Vec<u8>, value: HyperparamValue",
     "pallet_subtensor::rpc_info::subnet_info::HyperparamValue": [
         "Bool(bool)",
