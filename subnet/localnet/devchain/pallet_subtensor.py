@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from subnet.localnet.devchain import pallet_balances, sealed, subnets
+from subnet.localnet.devchain import pallet_balances, prices, sealed, subnets
 from subnet.localnet.devchain.dispatch import Context, Handler, subtensor_error
 from subnet.localnet.devchain.extrinsics import blake2_256
 from subnet.localnet.devchain.subnets import PALLET, read
@@ -32,10 +32,23 @@ def burned_register(context: Context, netuid: int, hotkey: str) -> None:
         raise subtensor_error("SubNetRegistrationDisabled")
     if read(state, "Uids", netuid, hotkey) is not None:
         raise subtensor_error("HotKeyAlreadyRegisteredInSubNet")
-    if not pallet_balances.burn(state, coldkey, read(state, "Burn", netuid)):
+    price = int(read(state, "Burn", netuid))
+    if pallet_balances.free_rao(state, coldkey) - price < pallet_balances.EXISTENTIAL_DEPOSIT_RAO:
         raise subtensor_error("NotEnoughBalanceToStake")
     uid = subnets.register(state, netuid, hotkey, coldkey)
+    pallet_balances.burn(state, coldkey, price)
+    prices.bump(state, netuid)
     context.emit(PALLET, "NeuronRegistered", [netuid, uid, hotkey])
+
+
+def register_limit(context: Context, netuid: int, hotkey: str, limit_price: int) -> None:
+    if netuid == ROOT_NETUID:
+        raise subtensor_error("RegistrationNotPermittedOnRootSubnet")
+    if not subnets.exists(context.state, netuid):
+        raise subtensor_error("SubnetNotExists")
+    if read(context.state, "Burn", netuid) > limit_price:
+        raise subtensor_error("RegistrationPriceLimitExceeded")
+    burned_register(context, netuid, hotkey)
 
 
 def check_address(ip: int, ip_type: int, allow_loopback: bool) -> None:
@@ -164,6 +177,7 @@ def commit_timelocked_mechanism_weights(
 
 CALLS: dict[str, Handler] = {
     "burned_register": burned_register,
+    "register_limit": register_limit,
     "serve_axon": serve_axon,
     "set_mechanism_weights": set_mechanism_weights,
     "commit_timelocked_mechanism_weights": commit_timelocked_mechanism_weights,

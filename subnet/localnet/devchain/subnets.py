@@ -50,6 +50,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 SETTABLE = frozenset(DEFAULTS) | {
+    "MinBurn", "MaxBurn", "BurnHalfLife",
     "WeightsVersionKey", "MaxWeightsLimit", "RevealPeriodEpochs", "Kappa", "BondsMovingAverage", "ActivityCutoff",
 }  # fmt: skip
 

@@ -95,6 +95,8 @@ PALLETS = {
             "ActivityCutoff": "Identity(NetUid) -> u16 = 5000",
             "MinBurn": "Identity(NetUid) -> TaoBalance = 500000",
             "MaxBurn": "Identity(NetUid) -> TaoBalance = 100000000000",
+            "BurnHalfLife": "Identity(NetUid) -> u16 = 360",
+            "BurnIncreaseMult": "Identity(NetUid) -> FixedU128 = 23242897532874035200",
             "SubnetOwnerCut": "-> u16 = 11796",
             "StakeThreshold": "-> u64",
             "SubnetEpochConsensus": "Identity(NetUid) -> u8",
@@ -150,6 +152,7 @@ PALLETS = {
             4: "serve_axon(netuid: NetUid, version: u32, ip: u128, port: u16, ip_type: u8, protocol: u8,"
             "placeholder1: u8, placeholder2: u8)",
             7: "burned_register(netuid: NetUid, hotkey: AccountId32)",
+            134: "register_limit(netuid: NetUid, hotkey: AccountId32, limit_price: u64)",
             118: "commit_timelocked_mechanism_weights(netuid: NetUid, mecid: MechId, commit: BoundedVec<u8>,"
             "reveal_round: u64, commit_reveal_version: u16)",
             119: "set_mechanism_weights(netuid: NetUid, mecid: MechId, dests: Vec<u16>, weights: Vec<u16>,"
@@ -201,6 +204,7 @@ PALLETS = {
             82: "AmountTooLow: The amount is below the least stake, or would leave less than it.",
             83: "InsufficientLiquidity: The subnet holds less TAO than this is worth.",
             84: "SlippageTooHigh: The price is not within the limit.",
+            136: "RegistrationPriceLimitExceeded: A neuron costs more than the limit.",
             94: "SubtokenDisabled: The subnet's stake cannot be bought or sold.",
         },
     ),
