@@ -18,7 +18,7 @@ from typing import Any
 
 import bittensor_core as core
 
-from subnet.localnet.devchain import epochs, metadata, pallet_balances, pallet_shield, subnets
+from subnet.localnet.devchain import epochs, metadata, pallet_balances, pallet_shield, prices, subnets
 from subnet.localnet.devchain.calls import PAID_BY_OWNER, dispatch
 from subnet.localnet.devchain.dispatch import Context, DispatchError, Rules
 from subnet.localnet.devchain.extrinsics import (
@@ -231,6 +231,7 @@ class DevChain:
         context = Context(self.state, self.rules, number, None)
         pallet_shield.announce(self.state, number)
         for netuid in subnets.netuids(self.state):
+            prices.decay(self.state, netuid, number)
             epochs.accrue(self.state, netuid, self.rules.emission_rao)
             if epochs.is_due(self.state, netuid, number):
                 self.payments[netuid] = epochs.run_epoch(context, netuid)
