@@ -19,6 +19,7 @@ from subnet.localnet.devchain.yuma import U16_MAX
 
 ROOT_NETUID = 0
 NETUID_BYTES, MECID_BYTES = 2, 1  # encoded
+MAX_UNREVEALED = 10  # commits of one hotkey in one epoch
 MAX_MECHANISMS_STRIDE = 4096  # storage index of (mechanism, subnet) = mechanism * 4096 + netuid
 
 
@@ -77,16 +78,22 @@ def serve_axon(context: Context, netuid: int, ip: int, port: int, ip_type: int, 
     context.emit(PALLET, "AxonServed", [netuid, hotkey])
 
 
-def voter(context: Context, netuid: int, mecid: int) -> int:
-    """The signer's uid, past the checks that setting and committing weights share."""
+def check_mechanism(context: Context, netuid: int, mecid: int) -> None:
     if not subnets.exists(context.state, netuid) or mecid != 0:
         raise subtensor_error("MechanismDoesNotExist")
+
+
+def voter(context: Context, netuid: int) -> int:
+    """The signer's uid."""
     uid = read(context.state, "Uids", netuid, context.who)
     if uid is None:
         raise subtensor_error("HotKeyNotRegisteredInSubNet")
+    return int(uid)
+
+
+def check_stake(context: Context, netuid: int) -> None:
     if subnets.stake_rao(context.state, netuid, context.who) < read(context.state, "StakeThreshold"):
         raise subtensor_error("NotEnoughStakeToSetWeights")
-    return int(uid)
 
 
 def is_too_early(context: Context, netuid: int, uid: int) -> bool:
@@ -140,9 +147,11 @@ def set_mechanism_weights(
         raise subtensor_error("CanNotSetRootNetworkWeights")
     if len(dests) != len(weights):
         raise subtensor_error("WeightVecNotEqualSize")
-    if len(dests) > read(state, "SubnetworkN", netuid) and subnets.exists(state, netuid):
+    check_mechanism(context, netuid, mecid)
+    if len(dests) > read(state, "SubnetworkN", netuid):
         raise subtensor_error("UidsLengthExceedUidsInSubNet")
-    uid = voter(context, netuid, mecid)
+    uid = voter(context, netuid)
+    check_stake(context, netuid)
     if version_key < read(state, "WeightsVersionKey", netuid):
         raise subtensor_error("IncorrectWeightVersionKey")
     if is_too_early(context, netuid, uid):
@@ -156,16 +165,20 @@ def set_mechanism_weights(
 def commit_timelocked_mechanism_weights(
     context: Context, netuid: int, mecid: int, commit: Any, reveal_round: int, commit_reveal_version: int
 ) -> None:
-    """The sealed weights wait under this epoch's index; `reveals` opens them. commit_reveal_version: not restricted"""
+    """The sealed weights wait under this epoch's index; `reveals` opens them. Stake and permit count only then."""
     state = context.state
-    if not subnets.exists(state, netuid):
-        raise subtensor_error("SubnetNotExists")
+    check_mechanism(context, netuid, mecid)
     if not read(state, "CommitRevealWeightsEnabled", netuid):
         raise subtensor_error("CommitRevealDisabled")
-    uid = voter(context, netuid, mecid)
+    if commit_reveal_version != read(state, "CommitRevealWeightsVersion"):
+        raise subtensor_error("IncorrectCommitRevealVersion")
+    uid = voter(context, netuid)
     if is_too_early(context, netuid, uid):
         raise subtensor_error("CommittingWeightsTooFast")
     epoch = read(state, "SubnetEpochIndex", netuid)
+    waiting = sealed.commits(state, netuid, epoch)
+    if sum(commit.hotkey == context.who for commit in waiting) >= MAX_UNREVEALED:
+        raise subtensor_error("TooManyUnrevealedCommits")
     arguments = context.encoded_arguments
     arguments.take(NETUID_BYTES + MECID_BYTES)
     secret = arguments.octets()

@@ -122,7 +122,7 @@ def subnet_fields(view: View, netuid: int) -> dict[str, Any]:
         "max_weights_limit": read(view, "MaxWeightsLimit", netuid),
         "weights_version": read(view, "WeightsVersionKey", netuid),
         "weights_rate_limit": read(view, "WeightsSetRateLimit", netuid),
-        "activity_cutoff": read(view, "ActivityCutoff", netuid),
+        "activity_cutoff": subnets.activity_cutoff_blocks(view, netuid),
         "max_validators": read(view, "MaxAllowedValidators", netuid),
         "num_uids": read(view, "SubnetworkN", netuid),
         "max_uids": read(view, "MaxAllowedUids", netuid),
@@ -197,7 +197,7 @@ HYPERPARAMETERS: dict[str, tuple[str, str]] = {
     "tempo": ("U16", "Tempo"),
     "weights_version": ("U64", "WeightsVersionKey"),
     "weights_rate_limit": ("U64", "WeightsSetRateLimit"),
-    "activity_cutoff": ("U16", "ActivityCutoff"),
+    "activity_cutoff_factor": ("U32", "ActivityCutoffFactorMilli"),
     "registration_allowed": ("Bool", "NetworkRegistrationAllowed"),
     "min_burn": ("TaoBalance", "MinBurn"),
     "max_burn": ("TaoBalance", "MaxBurn"),
@@ -212,10 +212,9 @@ HYPERPARAMETERS: dict[str, tuple[str, str]] = {
 def get_subnet_hyperparams_v3(view: View, netuid: int) -> list[dict[str, Any]] | None:
     if not subnets.exists(view, netuid):
         return None
-    return [
-        {"name": list(name.encode()), "value": {kind: read(view, item, netuid)}}
-        for name, (kind, item) in HYPERPARAMETERS.items()
-    ]
+    values = {name: {kind: read(view, item, netuid)} for name, (kind, item) in HYPERPARAMETERS.items()}
+    values["activity_cutoff"] = {"U16": min(subnets.activity_cutoff_blocks(view, netuid), 65535)}
+    return [{"name": list(name.encode()), "value": value} for name, value in values.items()]
 
 
 def get_next_epoch_start_block(view: View, netuid: int) -> int | None:

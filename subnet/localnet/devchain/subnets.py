@@ -44,6 +44,9 @@ DEFAULTS: dict[str, Any] = {
     "ImmunityPeriod": 100,
     "Burn": 10**8,
     "MinAllowedWeights": 0,
+    "ActivityCutoffFactorMilli": 50_000,  # the most there may be: tempos are short here, scoring windows aren't
+    "MinAllowedUids": 1,
+    "MinNonImmuneUids": 0,
     "CommitRevealWeightsEnabled": False,
     "NetworkRegistrationAllowed": True,
     "TokenSymbol": list("α".encode()),  # noqa: RUF001 - the sign of the first subnet's token
@@ -51,8 +54,19 @@ DEFAULTS: dict[str, Any] = {
 
 SETTABLE = frozenset(DEFAULTS) | {
     "MinBurn", "MaxBurn", "BurnHalfLife",
-    "WeightsVersionKey", "MaxWeightsLimit", "RevealPeriodEpochs", "Kappa", "BondsMovingAverage", "ActivityCutoff",
+    "WeightsVersionKey", "MaxWeightsLimit", "RevealPeriodEpochs", "Kappa", "BondsMovingAverage",
+    "ActivityCutoffFactorMilli", "ImmuneOwnerUidsLimit",
 }  # fmt: skip
+
+
+# Limits on administration that would keep a chain of short tempos closed most of the time.
+GLOBAL_DEFAULTS = {"AdminFreezeWindow": 0, "OwnerHyperparamRateLimit": 0}
+
+
+def set_globals(state: State) -> None:
+    """What a new chain has before any subnet."""
+    for item, value in GLOBAL_DEFAULTS.items():
+        state.put(PALLET, item, value)
 
 
 def read(view: View, item: str, *keys: Any) -> Any:
@@ -145,20 +159,39 @@ def owner_of(view: View, hotkey: str) -> str | None:
     return owner
 
 
-def prunable(view: View, netuid: int) -> int:
-    """The uid to give away: the lowest emission among neurons past immunity, of equal ones the longest registered."""
-    immunity = read(view, "ImmunityPeriod", netuid)
-    emission = read(view, "Emission", netuid)
+def activity_cutoff_blocks(view: View, netuid: int) -> int:
+    """For how long after its last weights a validator counts."""
+    return int(read(view, "ActivityCutoffFactorMilli", netuid)) * int(read(view, "Tempo", netuid)) // 1000
+
+
+def owners_uids(view: View, netuid: int) -> set[int]:
+    """Uids that are never pruned: the owner hotkey's, then the oldest of the owner coldkey's, ImmuneOwnerUidsLimit."""
     owner_hotkey = read(view, "SubnetOwnerHotkey", netuid)
-    candidates = []
-    for uid, hotkey in enumerate(hotkeys(view, netuid)):
+    owned = read(view, "OwnedHotkeys", read(view, "SubnetOwner", netuid))
+    uids = {hotkey: read(view, "Uids", netuid, hotkey) for hotkey in {owner_hotkey, *owned}}
+    ages = sorted(
+        (hotkey != owner_hotkey, read(view, "BlockAtRegistration", netuid, uid), uid)
+        for hotkey, uid in uids.items()
+        if uid is not None
+    )
+    return {uid for _, _, uid in ages[: read(view, "ImmuneOwnerUidsLimit", netuid)]}
+
+
+def prunable(view: View, netuid: int) -> int:
+    """The uid to give away: the lowest emission, of equal ones the longest registered.
+
+    Neurons in their immunity period are only taken if MinNonImmuneUids others or fewer are left.
+    """
+    immunity, number = read(view, "ImmunityPeriod", netuid), view.get("System", "Number")
+    emission, kept = read(view, "Emission", netuid), owners_uids(view, netuid)
+    candidates: dict[bool, list[tuple[int, int, int]]] = {True: [], False: []}
+    for uid in set(range(len(emission))) - kept:
         registered = read(view, "BlockAtRegistration", netuid, uid)
-        number = view.get("System", "Number")
-        if hotkey != owner_hotkey and number - registered >= immunity:
-            candidates.append((emission[uid], registered, uid))
-    if not candidates:
+        candidates[number - registered < immunity].append((emission[uid], registered, uid))
+    is_taken_from = len(candidates[False]) <= read(view, "MinNonImmuneUids", netuid)
+    if not candidates[is_taken_from]:
         raise subtensor_error("NoNeuronIdAvailable")
-    return min(candidates)[2]
+    return min(candidates[is_taken_from])[2]
 
 
 def forget(state: State, netuid: int, uid: int) -> None:
