@@ -102,6 +102,7 @@ class DevChain:
     def _genesis(self) -> None:
         for uri in DEV_ACCOUNTS:
             self.endow(core.Keypair.create_from_uri(uri).ss58_address, DEV_ENDOWMENT_RAO)
+        subnets.set_globals(self.state)
         self.state.put("Sudo", "Key", core.Keypair.create_from_uri(DEV_ACCOUNTS[0]).ss58_address)
         # Clients cache metadata by genesis hash: it changes with the tables.
         digest = "0x" + blake2_256(b"liquid devchain" + self.metadata[15]).hex()
