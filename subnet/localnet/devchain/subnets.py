@@ -49,6 +49,7 @@ DEFAULTS: dict[str, Any] = {
     "MinNonImmuneUids": 0,
     "CommitRevealWeightsEnabled": False,
     "NetworkRegistrationAllowed": True,
+    "NetworkPowRegistrationAllowed": False,
     "TokenSymbol": list("α".encode()),  # noqa: RUF001 - the sign of the first subnet's token
 }
 
