@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,9 +65,8 @@ def test_blocks_and_subscriptions(client: Any) -> None:
     assert client.block >= first + 2
     assert client.finalized_block >= first + 2
     assert client.at(first).block == first
-    heads = [
-        head.number if hasattr(head, "number") else head for head, _ in zip(client.blocks(), range(3), strict=False)
-    ]
+    with closing(client.blocks()) as blocks:
+        heads = [head.number if hasattr(head, "number") else head for head in islice(blocks, 3)]
     assert heads == list(range(heads[0], heads[0] + 3))
 
 

