@@ -1,6 +1,6 @@
-"""An independent reader of runtime metadata version 15: it shares no code with the writer that it is held against.
+"""An independent reader of runtime metadata, versions 15 and 14. It shares no code with the writer.
 
-Source: `RuntimeMetadataV15` of the frame-metadata crate, `PortableRegistry` of scale-info.
+Source: `RuntimeMetadataV15` and `RuntimeMetadataV14` of the frame-metadata crate, `PortableRegistry` of scale-info.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def read_constant(cursor: Cursor) -> tuple[str, tuple[int, bytes]]:
     return name, (kind, value)
 
 
-def read_pallet(cursor: Cursor) -> tuple[str, dict[str, Any]]:
+def read_pallet(cursor: Cursor, version: int = 15) -> tuple[str, dict[str, Any]]:
     name = cursor.text()
     storage = cursor.maybe(lambda: (cursor.text(), dict(cursor.many(lambda: read_storage(cursor)))))
     pallet = {
@@ -111,7 +111,8 @@ def read_pallet(cursor: Cursor) -> tuple[str, dict[str, Any]]:
         "errors": cursor.maybe(cursor.compact),
         "index": cursor.u8(),
     }
-    cursor.many(cursor.text)
+    if version >= 15:
+        cursor.many(cursor.text)
     return name, pallet
 
 
@@ -138,11 +139,22 @@ class Metadata:
 
 
 def read_metadata(blob: bytes) -> Metadata:
-    """extrinsic: version, then the types of address, call, signature, extra; outer: types of call, event, error"""
+    """extrinsic: version, then the types of address, call, signature, extra; outer: types of call, event, error.
+
+    Version 14 has neither APIs nor outer types, and of the extrinsic only the whole's type and version.
+    """
     cursor = Cursor(blob)
-    assert cursor.raw(5) == b"meta\x0f"
+    assert cursor.raw(4) == b"meta"
+    version = cursor.u8()
+    assert version in (14, 15)
     kinds = cursor.many(lambda: read_kind(cursor))
-    pallets = dict(cursor.many(lambda: read_pallet(cursor)))
+    pallets = dict(cursor.many(lambda: read_pallet(cursor, version)))
+    if version == 14:
+        whole, extrinsic_version = cursor.compact(), cursor.u8()
+        extensions = cursor.many(lambda: (cursor.text(), cursor.compact(), cursor.compact()))
+        cursor.compact()
+        assert cursor.at == len(blob), "bytes after the metadata"
+        return Metadata(kinds, pallets, [extrinsic_version, whole], extensions, {}, [])
     extrinsic = [cursor.u8(), *(cursor.compact() for _ in range(4))]
     extensions = cursor.many(lambda: (cursor.text(), cursor.compact(), cursor.compact()))
     cursor.compact()

@@ -6,20 +6,26 @@ Deviations that are known and wanted stand in the table; any other, and any that
 
 from __future__ import annotations
 
+import inspect
 import lzma
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import bittensor_core as core
 import pytest
 
+from subnet.localnet.devchain import metadata
+from subnet.localnet.devchain.calls import HANDLERS
 from subnet.localnet.devchain.metadata import build
+from subnet.localnet.devchain.tables_pallets import PALLETS
 from tests.contract.metadata_reader import Metadata, read_metadata
 
 DEFAULT_PATH = Path(__file__).resolve().parents[3] / "shared" / "data" / "subtensor-spec461-metadata-v15.scale.xz"
 REAL_PATH = Path(os.environ.get("LIQUID_SUBTENSOR_METADATA", DEFAULT_PATH))
 
+# Every deviation and its reason.
 KNOWN = {
     "System.Account: default": "the real one marks accounts of its newer balance logic with a flag",
     "SubtensorModule.TokenSymbol: default": "a letter there, empty here; every subnet stores one",
@@ -49,6 +55,8 @@ class Comparison:
             return
         self.seen.add((ours, theirs))
         own, real = self.own.kinds[ours], self.real.kinds[theirs]
+        if own.path and real.path and own.path[-1] != real.path[-1]:
+            yield f"{where}: {own.path[-1]} instead of {real.path[-1]}"
         if own.shape != real.shape:
             if real.shape == "struct" and len(real.body) == 1:
                 yield from self.kinds(ours, real.body[0][1], where)
@@ -140,6 +148,51 @@ def test_every_declared_item_is_the_real_one(real_blob: bytes) -> None:
     assert sorted(found) == sorted(KNOWN)
 
 
+def test_the_two_versions_describe_the_same_chain() -> None:
+    """Version 14 fills the gaps between errors, because its main reader finds an error by position; no more."""
+    newer, older = read_metadata(build(15, 250)), read_metadata(build(14, 250))
+    forth, back = Comparison(newer, older), Comparison(older, newer)
+    assert list(newer.pallets) == list(older.pallets)
+    assert [line for name in newer.pallets for line in forth.pallet(name)] == []
+    found = [line for name in older.pallets for line in back.pallet(name)]
+    assert all(re.fullmatch(r"\w+\.errors\.Unused\d+: index \d+", line) for line in found), found
+    assert [name for name, _, _ in newer.extensions] == [name for name, _, _ in older.extensions]
+    for (name, *ours), (_, *theirs) in zip(newer.extensions, older.extensions, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert list(forth.kinds(one, other, name)) == []
+    assert newer.extrinsic[0] == older.extrinsic[0]
+
+
+# Declared, because every block carries it; refused from anybody else.
+NOT_SERVED = {("Timestamp", "set")}
+
+
+def test_every_declared_call_is_served_with_its_arguments_by_name() -> None:
+    """A handler that lacks an argument would stop the chain in the middle of a block."""
+    own = read_metadata(build(15, 250))
+    declared = set()
+    for pallet, described in own.pallets.items():
+        calls = own.kinds[described["calls"]].body if described["calls"] is not None else {}
+        for name, fields in calls.values():
+            declared.add((pallet, name))
+            if (pallet, name) not in NOT_SERVED:
+                inspect.signature(HANDLERS[pallet][name]).bind(None, **{field: None for field, _ in fields})
+    assert declared - {(pallet, name) for pallet, calls in HANDLERS.items() for name in calls} == NOT_SERVED
+    assert {(pallet, name) for pallet, calls in HANDLERS.items() for name in calls} <= declared
+
+
+def test_every_event_and_error_that_is_named_is_declared() -> None:
+    """`module_error` and `emit` take names; a wrong one would only show when it happens."""
+    folder = Path(metadata.__file__).parent
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py")))
+    errors = set(re.findall(r'subtensor_error\(\s*"(\w+)"', source))
+    declared = {line.split(":")[0] for line in PALLETS["SubtensorModule"].errors.values()}
+    assert errors
+    assert errors <= declared
+    events = set(re.findall(r'emit\(PALLET, "(\w+)"', source)) - {"EncryptedSubmitted"}
+    assert events <= {line.split("(")[0] for line in PALLETS["SubtensorModule"].events.values()}
+
+
 def test_the_comparison_sees_deviations(real_blob: bytes) -> None:
     own, real = read_metadata(build(15, 250)), read_metadata(real_blob)
     own.pallets["Sudo"]["index"] = 99
@@ -160,6 +213,10 @@ def test_transactions_and_keys_have_the_real_bytes(real_blob: bytes) -> None:
         ("Balances", "transfer_keep_alive", {"dest": who, "value": 10**12}),
         ("Commitments", "set_commitment", {"netuid": 3, "info": {"fields": [[{"Raw5": b"hello"}]]}}),
         ("AdminUtils", "sudo_set_tempo", {"netuid": 3, "tempo": 20}),
+        ("AdminUtils", "sudo_set_burn_increase_mult", {"netuid": 3, "burn_increase_mult": {"bits": 1 << 65}}),
+        ("SubtensorModule", "add_stake", {"hotkey": who, "netuid": 3, "amount_staked": 10**9}),
+        ("SubtensorModule", "register_limit", {"netuid": 3, "hotkey": who, "limit_price": 7}),
+        ("MevShield", "submit_encrypted", {"ciphertext": [1, 2, 255]}),
     ]
     named = {"netuid": 3, "mecid": 0, "dests": [1, 2], "weights": [7, 65535], "version_key": 9}
     calls.append(("SubtensorModule", "set_mechanism_weights", named))
@@ -173,5 +230,8 @@ def test_transactions_and_keys_have_the_real_bytes(real_blob: bytes) -> None:
         ("SubtensorModule", "Uids", [3, who]),
         ("System", "Account", [who]),
         ("SubtensorModule", "Tempo", [3]),
+        ("SubtensorModule", "Alpha", [who, who, 3]),
+        ("SubtensorModule", "LastRateLimitedBlock", [{"OwnerHyperparamUpdate": (3, "ImmunityPeriod")}]),
+        ("MevShield", "NextKey", []),
     ):
         assert own.storage_key(*keys) == real.storage_key(*keys)

@@ -43,9 +43,9 @@ from tests.unit.devchain_actors import (
 
 def test_registration_costs_the_burn_and_refuses_in_order() -> None:
     chain = new_chain()
-    before = free(chain, BOB)
+    before, price = free(chain, BOB), read(chain, "Burn", 1)
     assert outcome(chain, BOB, register(OTHER)) == "ok"
-    assert before - free(chain, BOB) == read(chain, "Burn", 1) + chain.config.fee_rao
+    assert before - free(chain, BOB) == price + chain.config.fee_rao
     assert read(chain, "Uids", 1, OTHER.address) == 3
     assert outcome(chain, BOB, register(OTHER)) == "HotKeyAlreadyRegisteredInSubNet"
     assert outcome(chain, BOB, (PALLET, "burned_register", {"netuid": 9, "hotkey": OTHER.address})) == "SubnetNotExists"
@@ -64,7 +64,6 @@ def test_a_hotkey_stays_with_its_coldkey() -> None:
 def test_a_full_subnet_reuses_the_uid_of_the_least_paid() -> None:
     chain = new_chain(MaxAllowedUids=4, ImmunityPeriod=5)
     chain.register(1, DAVE.address, Key("//hot/idle").address)
-    assert outcome(chain, BOB, register(OTHER)) == "NoNeuronIdAvailable"
     chain.submit(VALIDATOR.signed(chain, weights([2], [1])))
     chain.submit(MINER.signed(chain, axon(0x7F000001, 80)))
     for _ in range(chain.config.tempo_blocks + 1):
@@ -75,6 +74,38 @@ def test_a_full_subnet_reuses_the_uid_of_the_least_paid() -> None:
     assert read(chain, "SubnetworkN", 1) == 4
     assert read(chain, "Keys", 1, 3) == OTHER.address
     assert read(chain, "LastUpdate", 1)[3] == chain.head.number
+
+
+def test_immune_neurons_go_only_when_no_others_may() -> None:
+    """Emission, then age, then uid; the owner's hotkey never."""
+    chain = new_chain(MaxAllowedUids=3, ImmunityPeriod=30)
+    assert outcome(chain, BOB, register(OTHER)) == "ok"
+    assert read(chain, "Uids", 1, OTHER.address) == 1, "all are immune: the oldest that is not the owner's goes"
+    for _ in range(30):
+        chain.produce()
+    chain.state.put(PALLET, "BlockAtRegistration", chain.head.number, 1, 1)
+    chain.state.put(PALLET, "Emission", [0, 0, 7], 1)
+    assert subnets.prunable(chain.state, 1) == 2, "uid 1 earns less but is immune"
+    chain.state.put(PALLET, "MinNonImmuneUids", 1, 1)
+    assert subnets.prunable(chain.state, 1) == 1, "one neuron past immunity has to be left"
+    chain.state.put(PALLET, "BlockAtRegistration", 0, 1, 1)
+    assert subnets.prunable(chain.state, 1) == 1
+
+
+def test_only_so_many_neurons_of_the_owners_are_safe() -> None:
+    chain = new_chain(MaxAllowedUids=4, ImmunityPeriod=0, ImmuneOwnerUidsLimit=2)
+    chain.register(1, ALICE.address, OTHER.address)
+    chain.state.put(PALLET, "Emission", [0, 5, 5, 0], 1)
+    assert subnets.owners_uids(chain.state, 1) == {0, 3}
+    assert subnets.prunable(chain.state, 1) == 1
+    chain.state.put(PALLET, "ImmuneOwnerUidsLimit", 1, 1)
+    assert subnets.prunable(chain.state, 1) == 3
+
+
+def test_a_subnet_of_its_owner_alone_has_no_uid_to_give() -> None:
+    chain = DevChain()
+    chain.add_subnet(ALICE.address, OWNER.address, MaxAllowedUids=1)
+    assert outcome(chain, BOB, register(OTHER)) == "NoNeuronIdAvailable"
 
 
 def test_serving_checks_the_address() -> None:
@@ -239,12 +270,12 @@ def test_the_owner_sets_what_owners_may() -> None:
     assert outcome(chain, ALICE, admin("sudo_set_immunity_period", immunity_period=7)) == "ok"
     assert read(chain, "ImmunityPeriod", 1) == 7
     assert outcome(chain, BOB, admin("sudo_set_immunity_period", immunity_period=8)) == "BadOrigin"
-    assert outcome(chain, ALICE, admin("sudo_set_tempo", tempo=8)) == "BadOrigin"
+    assert outcome(chain, ALICE, admin("sudo_set_kappa", kappa=8)) == "BadOrigin"
 
 
 def test_calls_that_are_declared_but_not_served_are_filtered() -> None:
     chain = new_chain()
-    assert outcome(chain, BOB, ("MevShield", "submit_encrypted", {"ciphertext": [1, 2]})) == "CallFiltered"
+    assert outcome(chain, BOB, ("Timestamp", "set", {"now": 1})) == "CallFiltered"
 
 
 def test_commitments_need_a_neuron_and_are_replaced() -> None:

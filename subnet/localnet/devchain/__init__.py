@@ -2,11 +2,12 @@
 substrate-interface use.
 
 It is not a consensus node: one process produces all blocks, finality is immediate, there is no AMM, no root subnet, no
-delegation, no MEV shield, and its spec number is its own. Names, indices, types and error codes are the real ones.
+delegation, no secrecy in its MEV shield, and its spec number is its own. Names, indices, types and error codes are the
+real ones. docs/chain.md says what works with which tool.
 
 Layers, each on the ones before it:
     scale, registry, tables_*, metadata     how the chain describes itself (knows nothing of running one)
-    state, extrinsics                       typed storage with bounded history; signed transactions
+    shield, state, extrinsics               envelopes; typed storage with bounded history; signed transactions
     yuma, pallet_*, runtime_api             what transactions and epochs do; what clients may ask
     chain, faults, rpc, cli                 blocks, switchable failures, the socket, the program
 """

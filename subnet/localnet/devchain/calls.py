@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from subnet.localnet.devchain import pallet_admin, pallet_balances, pallet_commitments, pallet_subtensor
+from subnet.localnet.devchain import (
+    pallet_admin,
+    pallet_balances,
+    pallet_commitments,
+    pallet_shield,
+    pallet_staking,
+    pallet_subtensor,
+)
 from subnet.localnet.devchain.dispatch import Call, Context, DispatchError, Handler, module_error
 from subnet.localnet.devchain.extrinsics import blake2_256
 
@@ -41,9 +48,10 @@ def sudo(context: Context, call: Any) -> None:
 HANDLERS: dict[str, dict[str, Handler]] = {
     "System": {"remark": remark, "remark_with_event": remark_with_event},
     "Balances": pallet_balances.CALLS,
-    "SubtensorModule": pallet_subtensor.CALLS,
+    "SubtensorModule": {**pallet_subtensor.CALLS, **pallet_staking.CALLS},
     "Commitments": pallet_commitments.CALLS,
     "AdminUtils": pallet_admin.CALLS,
+    "MevShield": pallet_shield.CALLS,
     "Sudo": {"sudo": sudo},
 }
 

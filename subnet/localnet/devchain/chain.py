@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import bittensor_core as core
 
-from subnet.localnet.devchain import epochs, metadata, pallet_balances, subnets
+from subnet.localnet.devchain import epochs, metadata, pallet_balances, pallet_shield, prices, subnets
 from subnet.localnet.devchain.calls import PAID_BY_OWNER, dispatch
 from subnet.localnet.devchain.dispatch import Context, DispatchError, Rules
 from subnet.localnet.devchain.extrinsics import (
@@ -101,6 +102,7 @@ class DevChain:
     def _genesis(self) -> None:
         for uri in DEV_ACCOUNTS:
             self.endow(core.Keypair.create_from_uri(uri).ss58_address, DEV_ENDOWMENT_RAO)
+        subnets.set_globals(self.state)
         self.state.put("Sudo", "Key", core.Keypair.create_from_uri(DEV_ACCOUNTS[0]).ss58_address)
         # Clients cache metadata by genesis hash: it changes with the tables.
         digest = "0x" + blake2_256(b"liquid devchain" + self.metadata[15]).hex()
@@ -159,13 +161,16 @@ class DevChain:
 
     def submit(self, raw: bytes, watcher: Watcher | None = None) -> str:
         """Into the pool; returns the transaction's hash. Raises InvalidTransaction."""
+        return self._admit(raw, watcher, self.head.number)
+
+    def _admit(self, raw: bytes, watcher: Watcher | None, current: int) -> str:
         extrinsic = decode(self.runtime, raw)
-        verify(self.runtime, extrinsic, self.head.number, self.hash_at)
+        verify(self.runtime, extrinsic, current, self.hash_at)
         if extrinsic.nonce < self.nonce(extrinsic.signer):
             raise InvalidTransaction(STALE)
         if pallet_balances.free_rao(self.state, self.payer(extrinsic)) < self.fee(extrinsic):
             raise InvalidTransaction(CANNOT_PAY)
-        self.pool.add(Waiting(extrinsic, extrinsic.last_block(self.head.number), watcher))
+        self.pool.add(Waiting(extrinsic, extrinsic.last_block(current), watcher))
         return extrinsic.hash
 
     def fee(self, extrinsic: Extrinsic) -> int:
@@ -199,6 +204,7 @@ class DevChain:
             if events is not None:
                 records += [self._record(len(included), *event) for event in events]
                 included.append(entry.extrinsic.raw)
+                self._unshield(entry.extrinsic, number)
         self.state.put("System", "Events", records)
         content = parent.hash.encode() + now.to_bytes(8, "little") + b"".join(included)
         block_hash = "0x" + blake2_256(number.to_bytes(8, "little") + content).hex()
@@ -206,6 +212,13 @@ class DevChain:
         self._append(block)
         self._tell(block, settled)
         return block
+
+    def _unshield(self, carrier: Extrinsic, number: int) -> None:
+        """What a carrier hides joins the pool behind it, and so this block if it is ready."""
+        raw = pallet_shield.hidden(carrier, number) if carrier.is_shielded else None
+        if raw is not None:
+            with suppress(InvalidTransaction):  # the carrier has paid; nobody is told, as on the real chain
+                self._admit(raw, None, number - 1)
 
     def _append(self, block: Block) -> None:
         self.blocks[block.number] = block
@@ -217,7 +230,9 @@ class DevChain:
     def _initialize(self, number: int) -> list[dict[str, Any]]:
         """Emission and epochs, before any transaction."""
         context = Context(self.state, self.rules, number, None)
+        pallet_shield.announce(self.state, number)
         for netuid in subnets.netuids(self.state):
+            prices.decay(self.state, netuid, number)
             epochs.accrue(self.state, netuid, self.rules.emission_rao)
             if epochs.is_due(self.state, netuid, number):
                 self.payments[netuid] = epochs.run_epoch(context, netuid)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from subnet.localnet.devchain import subnets, yuma
+from subnet.localnet.devchain import sealed, subnets, yuma
 from subnet.localnet.devchain.dispatch import Context
 from subnet.localnet.devchain.reveals import reveal
 from subnet.localnet.devchain.state import State, View
@@ -70,10 +70,14 @@ def ballot(view: View, netuid: int, block: int) -> yuma.Ballot:
     last_update_N = np.array(read(view, "LastUpdate", netuid), dtype=np.int64)
     registered_N = np.array([read(view, "BlockAtRegistration", netuid, uid) for uid in range(num_uids)], dtype=np.int64)
     is_voter_N = np.array(read(view, "ValidatorPermit", netuid), dtype=bool)
-    is_voter_N &= last_update_N + read(view, "ActivityCutoff", netuid) >= block
+    is_voter_N &= last_update_N + subnets.activity_cutoff_blocks(view, netuid) >= block
     stake_N = np.array([subnets.stake_rao(view, netuid, hotkey) for hotkey in keys], dtype=np.int64)
     weights_VN = rows(view, "Weights", netuid, num_uids)
     weights_VN[last_update_N[:, None] <= registered_N[None, :]] = 0.0
+    if read(view, "CommitRevealWeightsEnabled", netuid):  # nobody judges who came after the oldest waiting commit
+        oldest = sealed.oldest_block(view, netuid)
+        for uid, hotkey in enumerate(keys):
+            weights_VN[uid, registered_N > oldest.get(hotkey, block)] = 0.0
     owner_hotkey = read(view, "SubnetOwnerHotkey", netuid)
     for uid, hotkey in enumerate(keys):
         if hotkey != owner_hotkey:
@@ -139,7 +143,7 @@ def run_epoch(context: Context, netuid: int) -> Payment:
     outcome = yuma.run(votes)
     store_outcome(state, netuid, outcome, votes.stake_N)
     payment = pay(context, netuid, outcome, votes.stake_N)
-    cutoff = read(state, "ActivityCutoff", netuid)
+    cutoff = subnets.activity_cutoff_blocks(state, netuid)
     active = [last + cutoff >= block for last in read(state, "LastUpdate", netuid)]
     state.put(PALLET, "Active", active, netuid)
     subnets.update_permits(state, netuid)

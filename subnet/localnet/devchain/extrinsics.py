@@ -17,12 +17,14 @@ from typing import Any
 
 import bittensor_core as core
 
-from subnet.localnet.devchain.dispatch import Call
+from subnet.localnet.devchain.dispatch import CALL_INDEX_BYTES, Call
 from subnet.localnet.devchain.scale import Reader
+from subnet.localnet.devchain.shield import parse
 
 SIGNED_V4 = 0x84
 POOL_LIMIT = 8192  # transactions; substrate's default for ready ones
 MAX_EXTRINSIC_BYTES = 1 << 20
+MAX_SHIELDED_PER_BLOCK = 8  # opening one takes about twenty milliseconds; the others wait for the next block
 
 
 class InvalidTransaction(Exception):
@@ -39,6 +41,7 @@ BAD_PROOF = "Transaction has a bad signature"
 STALE = "Transaction is outdated"
 UNDECODABLE = "Transaction dispatch is mandatory; transactions must not be validated."
 OLD_BIRTH = "Transaction has an ancient birth block"
+BAD_SHIELD = "Custom error: 23"  # CustomTransactionError::FailedShieldedTxParsing
 CANNOT_PAY = "Inability to pay some fees (e.g. account balance too low)"
 
 
@@ -63,6 +66,11 @@ class Extrinsic:
     @property
     def hash(self) -> str:
         return "0x" + blake2_256(self.raw).hex()
+
+    @property
+    def is_shielded(self) -> bool:
+        """Whether it is only the carrier of an encrypted one."""
+        return (self.call.pallet, self.call.name) == ("MevShield", "submit_encrypted")
 
     def birth(self, current: int) -> int:
         """The block at which its validity began, seen from block ``current``."""
@@ -143,6 +151,8 @@ def verify(runtime: core.Runtime, extrinsic: Extrinsic, current: int, hash_at: C
     )
     if not core.verify(bytes(payload), extrinsic.signature, extrinsic.signer, extrinsic.crypto_type):
         raise InvalidTransaction(BAD_PROOF)
+    if extrinsic.is_shielded and parse(Reader(extrinsic.call_bytes[CALL_INDEX_BYTES:]).octets()) is None:
+        raise InvalidTransaction(BAD_SHIELD)
 
 
 @dataclass(frozen=True)
@@ -191,12 +201,20 @@ class Pool:
         return expired
 
     def take_ready(self, nonce_of: Callable[[str], int]) -> Iterator[Waiting]:
-        """Yields and removes, until none is left, what the accounts' nonces allow now; older nonces too, as stale."""
-        progress = True
+        """Yields and removes, until none is left, what the accounts' nonces allow now; older nonces too, as stale.
+
+        What the caller adds in between is taken into account. At most MAX_SHIELDED_PER_BLOCK carriers come out.
+        """
+        progress, num_shielded = True, 0
         while progress:
             progress = False
             for key, entry in list(self.waiting.items()):
-                if entry.extrinsic.nonce <= nonce_of(entry.extrinsic.signer):
-                    del self.waiting[key]
-                    progress = True
-                    yield entry
+                if entry.extrinsic.nonce > nonce_of(entry.extrinsic.signer):
+                    continue
+                if entry.extrinsic.is_shielded:
+                    if num_shielded == MAX_SHIELDED_PER_BLOCK:
+                        continue
+                    num_shielded += 1
+                del self.waiting[key]
+                progress = True
+                yield entry

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from subnet.localnet.devchain import pallet_balances, sealed, subnets
+from subnet.localnet.devchain import pallet_balances, prices, sealed, subnets
 from subnet.localnet.devchain.dispatch import Context, Handler, subtensor_error
 from subnet.localnet.devchain.extrinsics import blake2_256
 from subnet.localnet.devchain.subnets import PALLET, read
@@ -19,6 +19,7 @@ from subnet.localnet.devchain.yuma import U16_MAX
 
 ROOT_NETUID = 0
 NETUID_BYTES, MECID_BYTES = 2, 1  # encoded
+MAX_UNREVEALED = 10  # commits of one hotkey in one epoch
 MAX_MECHANISMS_STRIDE = 4096  # storage index of (mechanism, subnet) = mechanism * 4096 + netuid
 
 
@@ -32,10 +33,23 @@ def burned_register(context: Context, netuid: int, hotkey: str) -> None:
         raise subtensor_error("SubNetRegistrationDisabled")
     if read(state, "Uids", netuid, hotkey) is not None:
         raise subtensor_error("HotKeyAlreadyRegisteredInSubNet")
-    if not pallet_balances.burn(state, coldkey, read(state, "Burn", netuid)):
+    price = int(read(state, "Burn", netuid))
+    if pallet_balances.free_rao(state, coldkey) - price < pallet_balances.EXISTENTIAL_DEPOSIT_RAO:
         raise subtensor_error("NotEnoughBalanceToStake")
     uid = subnets.register(state, netuid, hotkey, coldkey)
+    pallet_balances.burn(state, coldkey, price)
+    prices.bump(state, netuid)
     context.emit(PALLET, "NeuronRegistered", [netuid, uid, hotkey])
+
+
+def register_limit(context: Context, netuid: int, hotkey: str, limit_price: int) -> None:
+    if netuid == ROOT_NETUID:
+        raise subtensor_error("RegistrationNotPermittedOnRootSubnet")
+    if not subnets.exists(context.state, netuid):
+        raise subtensor_error("SubnetNotExists")
+    if read(context.state, "Burn", netuid) > limit_price:
+        raise subtensor_error("RegistrationPriceLimitExceeded")
+    burned_register(context, netuid, hotkey)
 
 
 def check_address(ip: int, ip_type: int, allow_loopback: bool) -> None:
@@ -64,16 +78,22 @@ def serve_axon(context: Context, netuid: int, ip: int, port: int, ip_type: int, 
     context.emit(PALLET, "AxonServed", [netuid, hotkey])
 
 
-def voter(context: Context, netuid: int, mecid: int) -> int:
-    """The signer's uid, past the checks that setting and committing weights share."""
+def check_mechanism(context: Context, netuid: int, mecid: int) -> None:
     if not subnets.exists(context.state, netuid) or mecid != 0:
         raise subtensor_error("MechanismDoesNotExist")
+
+
+def voter(context: Context, netuid: int) -> int:
+    """The signer's uid."""
     uid = read(context.state, "Uids", netuid, context.who)
     if uid is None:
         raise subtensor_error("HotKeyNotRegisteredInSubNet")
+    return int(uid)
+
+
+def check_stake(context: Context, netuid: int) -> None:
     if subnets.stake_rao(context.state, netuid, context.who) < read(context.state, "StakeThreshold"):
         raise subtensor_error("NotEnoughStakeToSetWeights")
-    return int(uid)
 
 
 def is_too_early(context: Context, netuid: int, uid: int) -> bool:
@@ -127,9 +147,11 @@ def set_mechanism_weights(
         raise subtensor_error("CanNotSetRootNetworkWeights")
     if len(dests) != len(weights):
         raise subtensor_error("WeightVecNotEqualSize")
-    if len(dests) > read(state, "SubnetworkN", netuid) and subnets.exists(state, netuid):
+    check_mechanism(context, netuid, mecid)
+    if len(dests) > read(state, "SubnetworkN", netuid):
         raise subtensor_error("UidsLengthExceedUidsInSubNet")
-    uid = voter(context, netuid, mecid)
+    uid = voter(context, netuid)
+    check_stake(context, netuid)
     if version_key < read(state, "WeightsVersionKey", netuid):
         raise subtensor_error("IncorrectWeightVersionKey")
     if is_too_early(context, netuid, uid):
@@ -143,16 +165,20 @@ def set_mechanism_weights(
 def commit_timelocked_mechanism_weights(
     context: Context, netuid: int, mecid: int, commit: Any, reveal_round: int, commit_reveal_version: int
 ) -> None:
-    """The sealed weights wait under this epoch's index; `reveals` opens them. commit_reveal_version: not restricted"""
+    """The sealed weights wait under this epoch's index; `reveals` opens them. Stake and permit count only then."""
     state = context.state
-    if not subnets.exists(state, netuid):
-        raise subtensor_error("SubnetNotExists")
+    check_mechanism(context, netuid, mecid)
     if not read(state, "CommitRevealWeightsEnabled", netuid):
         raise subtensor_error("CommitRevealDisabled")
-    uid = voter(context, netuid, mecid)
+    if commit_reveal_version != read(state, "CommitRevealWeightsVersion"):
+        raise subtensor_error("IncorrectCommitRevealVersion")
+    uid = voter(context, netuid)
     if is_too_early(context, netuid, uid):
         raise subtensor_error("CommittingWeightsTooFast")
     epoch = read(state, "SubnetEpochIndex", netuid)
+    waiting = sealed.commits(state, netuid, epoch)
+    if sum(commit.hotkey == context.who for commit in waiting) >= MAX_UNREVEALED:
+        raise subtensor_error("TooManyUnrevealedCommits")
     arguments = context.encoded_arguments
     arguments.take(NETUID_BYTES + MECID_BYTES)
     secret = arguments.octets()
@@ -164,6 +190,7 @@ def commit_timelocked_mechanism_weights(
 
 CALLS: dict[str, Handler] = {
     "burned_register": burned_register,
+    "register_limit": register_limit,
     "serve_axon": serve_axon,
     "set_mechanism_weights": set_mechanism_weights,
     "commit_timelocked_mechanism_weights": commit_timelocked_mechanism_weights,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import bittensor_core as core
 
 from subnet.localnet.devchain.dispatch import Context, DispatchError
-from subnet.localnet.devchain.pallet_subtensor import check_vote, store_weights
+from subnet.localnet.devchain.pallet_subtensor import check_stake, check_vote, store_weights
 from subnet.localnet.devchain.scale import Reader
 from subnet.localnet.devchain.sealed import ITEM, SS58_FORMAT, Commit, commits
 from subnet.localnet.devchain.subnets import PALLET, read
@@ -45,6 +45,7 @@ def reveal_one(context: Context, netuid: int, commit: Commit) -> bool:
     if len(dests) != len(weights):
         return False
     try:
+        check_stake(context, netuid)
         check_vote(context, netuid, uid, dests, weights)
     except DispatchError:
         return False

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from subnet.localnet.devchain import subnets
+from subnet.localnet.devchain import stake_api, subnets
 from subnet.localnet.devchain.pallet_balances import account
 from subnet.localnet.devchain.state import View
 from subnet.localnet.devchain.subnets import read
@@ -23,7 +23,7 @@ NO_AXON = {
 NO_PROMETHEUS = {"block": 0, "version": 0, "ip": 0, "port": 0, "ip_type": 0}
 
 REGISTRATION_COST_RAO = 10**12  # price of a new subnet; subnets are created by the launcher here
-POOL_RESERVE_RAO = 10**12  # both sides of the price curve that does not exist: a price of one
+POOL_RESERVE_RAO = 10**12  # the alpha side of the price curve that does not exist
 UNIT_PRICE = 1 << 32  # one, in I96F32 bits
 
 COLUMNS = (
@@ -122,7 +122,7 @@ def subnet_fields(view: View, netuid: int) -> dict[str, Any]:
         "max_weights_limit": read(view, "MaxWeightsLimit", netuid),
         "weights_version": read(view, "WeightsVersionKey", netuid),
         "weights_rate_limit": read(view, "WeightsSetRateLimit", netuid),
-        "activity_cutoff": read(view, "ActivityCutoff", netuid),
+        "activity_cutoff": subnets.activity_cutoff_blocks(view, netuid),
         "max_validators": read(view, "MaxAllowedValidators", netuid),
         "num_uids": read(view, "SubnetworkN", netuid),
         "max_uids": read(view, "MaxAllowedUids", netuid),
@@ -135,12 +135,13 @@ def subnet_fields(view: View, netuid: int) -> dict[str, Any]:
         "commit_reveal_weights_enabled": read(view, "CommitRevealWeightsEnabled", netuid),
         "commit_reveal_period": read(view, "RevealPeriodEpochs", netuid),
         "bonds_moving_avg": read(view, "BondsMovingAverage", netuid),
+        "tao_in": read(view, "SubnetTAO", netuid),
     }
 
 
 # Of mechanisms that this chain does not have; defaults of the real one where they are known.
 ABSENT: dict[str, Any] = {
-    "subnet_emission": 0, "alpha_in": POOL_RESERVE_RAO, "tao_in": POOL_RESERVE_RAO, "alpha_out_emission": 10**9,
+    "subnet_emission": 0, "alpha_in": POOL_RESERVE_RAO, "alpha_out_emission": 10**9,
     "alpha_in_emission": 0, "tao_in_emission": 0, "pending_alpha_emission": 0, "pending_root_emission": 0,
     "subnet_volume": 0, "moving_price": {"bits": UNIT_PRICE}, "rho": 10, "difficulty": 10_000_000,
     "pow_registration_allowed": False, "min_difficulty": 10_000_000, "max_difficulty": (1 << 62) - 1,
@@ -196,7 +197,7 @@ HYPERPARAMETERS: dict[str, tuple[str, str]] = {
     "tempo": ("U16", "Tempo"),
     "weights_version": ("U64", "WeightsVersionKey"),
     "weights_rate_limit": ("U64", "WeightsSetRateLimit"),
-    "activity_cutoff": ("U16", "ActivityCutoff"),
+    "activity_cutoff_factor": ("U32", "ActivityCutoffFactorMilli"),
     "registration_allowed": ("Bool", "NetworkRegistrationAllowed"),
     "min_burn": ("TaoBalance", "MinBurn"),
     "max_burn": ("TaoBalance", "MaxBurn"),
@@ -211,10 +212,9 @@ HYPERPARAMETERS: dict[str, tuple[str, str]] = {
 def get_subnet_hyperparams_v3(view: View, netuid: int) -> list[dict[str, Any]] | None:
     if not subnets.exists(view, netuid):
         return None
-    return [
-        {"name": list(name.encode()), "value": {kind: read(view, item, netuid)}}
-        for name, (kind, item) in HYPERPARAMETERS.items()
-    ]
+    values = {name: {kind: read(view, item, netuid)} for name, (kind, item) in HYPERPARAMETERS.items()}
+    values["activity_cutoff"] = {"U16": min(subnets.activity_cutoff_blocks(view, netuid), 65535)}
+    return [{"name": list(name.encode()), "value": value} for name, value in values.items()]
 
 
 def get_next_epoch_start_block(view: View, netuid: int) -> int | None:
@@ -232,6 +232,7 @@ def get_network_registration_cost(view: View) -> int:
 
 
 METHODS: dict[tuple[str, str], Callable[..., Any]] = {
+    **stake_api.METHODS,
     ("AccountNonceApi", "account_nonce"): account_nonce,
     ("NeuronInfoRuntimeApi", "get_neurons"): get_neurons,
     ("NeuronInfoRuntimeApi", "get_neurons_lite"): get_neurons_lite,
@@ -247,7 +248,7 @@ def answer(view: View, api: str, method: str, data: bytes) -> bytes:
     runtime = view.codec.runtime
     declared = runtime.runtime_api_map()[api][method]
     arguments = []
-    for _, kind in declared["inputs"]:  # all inputs are of fixed width
+    for _, kind in declared["inputs"]:
         argument = runtime.decode(kind, data, False)
         arguments.append(argument)
         data = data[len(runtime.encode(kind, argument)) :]

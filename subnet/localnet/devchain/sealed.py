@@ -18,6 +18,8 @@ from subnet.localnet.devchain.subnets import PALLET
 
 ITEM = "TimelockedWeightCommits"
 SS58_FORMAT = 42
+# Where a storage key holds netuid and epoch: each stands behind the eight bytes of its own hash.
+NETUID_AND_EPOCH_KEY_BYTES = (slice(40, 42), slice(50, 58))
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,17 @@ def commits(view: View, netuid: int, epoch: int) -> list[Commit]:
         return []
     reader = Reader(raw)
     return [read_commit(reader) for _ in range(reader.compact())]
+
+
+def oldest_block(view: View, netuid: int) -> dict[str, int]:
+    """For every hotkey with a waiting commit, the block of its first."""
+    oldest: dict[str, int] = {}
+    index = NETUID_AND_EPOCH_KEY_BYTES
+    for key in view.raw_keys(view.codec.prefix(PALLET, ITEM)):
+        if int.from_bytes(key[index[0]], "little") == netuid:
+            for commit in commits(view, netuid, int.from_bytes(key[index[1]], "little")):
+                oldest[commit.hotkey] = min(commit.block, oldest.get(commit.hotkey, commit.block))
+    return oldest
 
 
 def append(state: State, netuid: int, epoch: int, commit: Commit) -> None:

@@ -11,10 +11,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import bittensor_core as core
+
+from subnet.localnet.devchain import pallet_balances
 from subnet.localnet.devchain.dispatch import subtensor_error
 from subnet.localnet.devchain.state import State, View
 
 PALLET = "SubtensorModule"
+SS58_FORMAT = 42
+POOL_START_RAO = 10**12  # TAO of a new subnet: its price, which the real chain puts there as well
+POOL_SEED = b"modlsubtensr"
 
 # What a neuron starts with in each vector that has one entry per neuron; LastUpdate starts at the block.
 PER_NEURON: dict[str, Any] = {
@@ -38,14 +44,30 @@ DEFAULTS: dict[str, Any] = {
     "ImmunityPeriod": 100,
     "Burn": 10**8,
     "MinAllowedWeights": 0,
+    "ActivityCutoffFactorMilli": 50_000,  # the most there may be: tempos are short here, scoring windows aren't
+    "MinAllowedUids": 1,
+    "MinNonImmuneUids": 0,
     "CommitRevealWeightsEnabled": False,
     "NetworkRegistrationAllowed": True,
+    "NetworkPowRegistrationAllowed": False,
     "TokenSymbol": list("α".encode()),  # noqa: RUF001 - the sign of the first subnet's token
 }
 
 SETTABLE = frozenset(DEFAULTS) | {
-    "WeightsVersionKey", "MaxWeightsLimit", "RevealPeriodEpochs", "Kappa", "BondsMovingAverage", "ActivityCutoff",
+    "MinBurn", "MaxBurn", "BurnHalfLife",
+    "WeightsVersionKey", "MaxWeightsLimit", "RevealPeriodEpochs", "Kappa", "BondsMovingAverage",
+    "ActivityCutoffFactorMilli", "ImmuneOwnerUidsLimit",
 }  # fmt: skip
+
+
+# Limits on administration that would keep a chain of short tempos closed most of the time.
+GLOBAL_DEFAULTS = {"AdminFreezeWindow": 0, "OwnerHyperparamRateLimit": 0}
+
+
+def set_globals(state: State) -> None:
+    """What a new chain has before any subnet."""
+    for item, value in GLOBAL_DEFAULTS.items():
+        state.put(PALLET, item, value)
 
 
 def read(view: View, item: str, *keys: Any) -> Any:
@@ -71,6 +93,11 @@ def stake_rao(view: View, netuid: int, hotkey: str) -> int:
     return int(read(view, "TotalHotkeyAlpha", hotkey, netuid))
 
 
+def pool_account(netuid: int) -> str:
+    """The account that holds a subnet's TAO; nobody has its key."""
+    return str(core.encode_ss58((POOL_SEED + netuid.to_bytes(2, "little")).ljust(32, b"\0"), SS58_FORMAT))
+
+
 def create(state: State, netuid: int, owner: tuple[str, str], settings: dict[str, Any]) -> None:
     """owner: coldkey and hotkey; the hotkey becomes uid 0. settings: storage items by name, see SETTABLE"""
     unknown = sorted(set(settings) - SETTABLE)
@@ -81,6 +108,8 @@ def create(state: State, netuid: int, owner: tuple[str, str], settings: dict[str
     coldkey, hotkey = owner
     fixed = {
         "NetworksAdded": True,
+        "SubtokenEnabled": True,
+        "SubnetTAO": POOL_START_RAO,
         "NetworkRegisteredAt": state.number,
         "LastEpochBlock": state.number,
         "SubnetOwner": coldkey,
@@ -88,6 +117,7 @@ def create(state: State, netuid: int, owner: tuple[str, str], settings: dict[str
     }
     for item, value in {**DEFAULTS, **settings, **fixed}.items():
         state.put(PALLET, item, value, netuid)
+    pallet_balances.endow(state, pool_account(netuid), POOL_START_RAO)
     register(state, netuid, hotkey, coldkey)
 
 
@@ -113,6 +143,10 @@ def register(state: State, netuid: int, hotkey: str, coldkey: str) -> int:
     state.put(PALLET, "Uids", uid, netuid, hotkey)
     state.put(PALLET, "Keys", hotkey, netuid, uid)
     state.put(PALLET, "Owner", coldkey, hotkey)
+    for item in ("OwnedHotkeys", "StakingHotkeys"):
+        known = list(read(state, item, coldkey))
+        if hotkey not in known:
+            state.put(PALLET, item, [*known, hotkey], coldkey)
     state.put(PALLET, "IsNetworkMember", True, hotkey, netuid)
     state.put(PALLET, "BlockAtRegistration", state.number, netuid, uid)
     return uid
@@ -126,20 +160,39 @@ def owner_of(view: View, hotkey: str) -> str | None:
     return owner
 
 
-def prunable(view: View, netuid: int) -> int:
-    """The uid to give away: the lowest emission among neurons past immunity, of equal ones the longest registered."""
-    immunity = read(view, "ImmunityPeriod", netuid)
-    emission = read(view, "Emission", netuid)
+def activity_cutoff_blocks(view: View, netuid: int) -> int:
+    """For how long after its last weights a validator counts."""
+    return int(read(view, "ActivityCutoffFactorMilli", netuid)) * int(read(view, "Tempo", netuid)) // 1000
+
+
+def owners_uids(view: View, netuid: int) -> set[int]:
+    """Uids that are never pruned: the owner hotkey's, then the oldest of the owner coldkey's, ImmuneOwnerUidsLimit."""
     owner_hotkey = read(view, "SubnetOwnerHotkey", netuid)
-    candidates = []
-    for uid, hotkey in enumerate(hotkeys(view, netuid)):
+    owned = read(view, "OwnedHotkeys", read(view, "SubnetOwner", netuid))
+    uids = {hotkey: read(view, "Uids", netuid, hotkey) for hotkey in {owner_hotkey, *owned}}
+    ages = sorted(
+        (hotkey != owner_hotkey, read(view, "BlockAtRegistration", netuid, uid), uid)
+        for hotkey, uid in uids.items()
+        if uid is not None
+    )
+    return {uid for _, _, uid in ages[: read(view, "ImmuneOwnerUidsLimit", netuid)]}
+
+
+def prunable(view: View, netuid: int) -> int:
+    """The uid to give away: the lowest emission, of equal ones the longest registered.
+
+    Neurons in their immunity period are only taken if MinNonImmuneUids others or fewer are left.
+    """
+    immunity, number = read(view, "ImmunityPeriod", netuid), view.get("System", "Number")
+    emission, kept = read(view, "Emission", netuid), owners_uids(view, netuid)
+    candidates: dict[bool, list[tuple[int, int, int]]] = {True: [], False: []}
+    for uid in set(range(len(emission))) - kept:
         registered = read(view, "BlockAtRegistration", netuid, uid)
-        number = view.get("System", "Number")
-        if hotkey != owner_hotkey and number - registered >= immunity:
-            candidates.append((emission[uid], registered, uid))
-    if not candidates:
+        candidates[number - registered < immunity].append((emission[uid], registered, uid))
+    is_taken_from = len(candidates[False]) <= read(view, "MinNonImmuneUids", netuid)
+    if not candidates[is_taken_from]:
         raise subtensor_error("NoNeuronIdAvailable")
-    return min(candidates)[2]
+    return min(candidates[is_taken_from])[2]
 
 
 def forget(state: State, netuid: int, uid: int) -> None:

@@ -24,5 +24,20 @@ APIS = {
         "get_subnet_hyperparams_v3(netuid: NetUid) -> Option<Vec<HyperparamEntry>>",
         "get_next_epoch_start_block(netuid: NetUid) -> Option<u64>",
     ],
+    "StakeInfoRuntimeApi": [
+        "get_stake_info_for_coldkey(coldkey_account: AccountId32) -> Vec<StakeInfo>",
+        "get_stake_info_for_coldkeys(coldkey_accounts: Vec<AccountId32>) -> Vec<(AccountId32, Vec<StakeInfo>)>",
+        "get_stake_info_for_hotkey_coldkey_netuid(hotkey_account: AccountId32, coldkey_account: AccountId32,"
+        "netuid: NetUid) -> Option<StakeInfo>",
+        "get_stake_availability_for_coldkeys(coldkey_accounts: Vec<AccountId32>, netuids: Option<Vec<NetUid>>)"
+        "-> BTreeMap<AccountId32, BTreeMap<NetUid, StakeAvailability>>",
+    ],
+    "SwapRuntimeApi": [
+        "current_alpha_price(netuid: NetUid) -> u64",
+        "current_alpha_price_all() -> Vec<SubnetPrice>",
+        "sim_swap_tao_for_alpha(netuid: NetUid, tao: TaoBalance) -> SimSwapResult",
+        "sim_swap_alpha_for_tao(netuid: NetUid, alpha: AlphaBalance) -> SimSwapResult",
+    ],
+    "BetaBasketRuntimeApi": ["get_root_basket_owed(coldkey: AccountId32) -> TaoBalance"],
     "SubnetRegistrationRuntimeApi": ["get_network_registration_cost() -> TaoBalance"],
 }

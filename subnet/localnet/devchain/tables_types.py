@@ -43,6 +43,7 @@ TYPES: dict[str, Body] = {
     # Generic
     "Option<T>": ["None", "Some(T)"],
     "Result<T, E>": ["Ok(T)", "Err(E)"],
+    "BTreeMap<K, V>": "Vec<(K, V)>",
     "bounded_collections::bounded_vec::BoundedVec<T>": "Vec<T>",
     # Primitives of the network
     "sp_core::crypto::AccountId32": "[u8; 32]",
@@ -128,6 +129,40 @@ TYPES: dict[str, Body] = {
         137: "TimelockRevealFailed(encrypted: BoundedVec<u8>, reveal_round: u64)",
     },
     # Subnets and neurons
+    "pallet_subtensor::RateLimitKey": ["SetSNOwnerHotkey(NetUid)", "OwnerHyperparamUpdate(NetUid, Hyperparameter)"],
+    "pallet_subtensor::utils::rate_limiting::Hyperparameter": [
+        "Unknown",
+        "ServingRateLimit",
+        "MaxDifficulty",
+        "AdjustmentAlpha",
+        "MaxWeightLimit",
+        "ImmunityPeriod",
+        "MinAllowedWeights",
+        "Kappa",
+        "Rho",
+        "ActivityCutoff",
+        "PowRegistrationAllowed",
+        "MinBurn",
+        "MaxBurn",
+        "BondsMovingAverage",
+        "BondsPenalty",
+        "CommitRevealEnabled",
+        "LiquidAlphaEnabled",
+        "AlphaValues",
+        "WeightCommitInterval",
+        "TransferEnabled",
+        "AlphaSigmoidSteepness",
+        "Yuma3Enabled",
+        "BondsResetEnabled",
+        "ImmuneNeuronLimit",
+        "RecycleOrBurn",
+        "MaxAllowedUids",
+        "BurnHalfLife",
+        "BurnIncreaseMult",
+        "SubnetEmissionEnabled",
+        "MinChildkeyTake",
+        "ActivityCutoffFactorMilli",
+    ],
     "pallet_subtensor::pallet::AxonInfo": "block: u64, version: u32, ip: u128, port: u16, ip_type: u8, protocol: u8, placeholder1: u8, placeholder2: u8",
     "pallet_subtensor::pallet::PrometheusInfo": "block: u64, version: u32, ip: u128, port: u16, ip_type: u8",
     "pallet_subtensor::pallet::ChainIdentityV2": "name: Vec<u8>, url: Vec<u8>, github_repo: Vec<u8>, image: Vec<u8>, discord: Vec<u8>, description: Vec<u8>,"
@@ -165,6 +200,14 @@ TYPES: dict[str, Body] = {
     "alpha_dividends_per_hotkey: Vec<(AccountId32, Compact<AlphaBalance>)>,"
     "collateral_locked: Vec<Compact<AlphaBalance>>, collateral_min: Vec<Compact<AlphaBalance>>,"
     "collateral_earned: Vec<Compact<AlphaBalance>>",
+    "pallet_subtensor::rpc_info::stake_info::StakeInfo": "hotkey: AccountId32, coldkey: AccountId32, netuid: Compact<NetUid>, stake: Compact<AlphaBalance>,"
+    "locked: Compact<u64>, emission: Compact<AlphaBalance>, tao_emission: Compact<TaoBalance>, drain: Compact<u64>,"
+    "is_registered: bool",
+    "pallet_subtensor::rpc_info::stake_info::StakeAvailability": "total: Compact<AlphaBalance>, locked: Compact<AlphaBalance>, available: Compact<AlphaBalance>",
+    "pallet_subtensor::staking::lock::LockState": "locked_mass: AlphaBalance, conviction: FixedU128, last_update: u64",
+    "pallet_subtensor_swap_runtime_api::SubnetPrice": "netuid: NetUid, price: u64",
+    "pallet_subtensor_swap_runtime_api::SimSwapResult": "tao_amount: TaoBalance, alpha_amount: AlphaBalance, tao_fee: TaoBalance, alpha_fee: AlphaBalance,"
+    "tao_slippage: TaoBalance, alpha_slippage: AlphaBalance",
     "pallet_subtensor::rpc_info::subnet_info::HyperparamEntry": "name: Vec<u8>, value: HyperparamValue",
     "pallet_subtensor::rpc_info::subnet_info::HyperparamValue": [
         "Bool(bool)",
