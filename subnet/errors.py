@@ -13,7 +13,8 @@
     ├── Unavailable                  retryable: the other side did not answer
     │   ├── PeerUnreachable          connection refused or lost
     │   └── DeadlineExceeded         no answer within the deadline
-    ├── ChainError                   the chain refused, or cannot be reached
+    ├── ChainError                   retryable: the chain cannot be reached, or refuses for now
+    │   └── ChainRefused             the chain refused, and will refuse the same call again
     ├── LedgerCorrupt                the hash chain does not hold
     ├── JournalCorrupt               a journal or snapshot does not match its digest
     └── Diverged                     NaN or an exploding loss
@@ -139,11 +140,19 @@ class DeadlineExceeded(Unavailable):
 
 
 class ChainError(LiquidError):
-    """The chain refused a call, or cannot be reached."""
+    """The chain cannot be reached, or refuses a call for now (a rate limit, a stale nonce)."""
 
     code = "chain"
     retryable = True
-    remedy = "Check --subtensor.network, the wallet and the netuid."
+    remedy = "It is tried again by itself; if it lasts, check --subtensor.network."
+
+
+class ChainRefused(ChainError):
+    """The chain refused a call and will refuse it again."""
+
+    code = "chain_refused"
+    retryable = False
+    remedy = "Check the wallet, its balance and registration, and the netuid."
 
 
 class LedgerCorrupt(LiquidError):

@@ -3,7 +3,7 @@
 The SDK's client has no timeouts and hangs for ever after a clean close of its websocket, so it lives in a ``Worker``:
 each call has a deadline, and one that misses it costs the client, which is built anew for the next.
 Not here: when to call. Invariants: a snapshot's reads are pinned to one block; a refusal by the chain keeps the client,
-a lost connection costs it.
+a lost connection costs it; a chain that is away is an error of each call and nothing worse.
 Source: bittensor-v11.md, sections 1.3 and 3e.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +19,7 @@ import bittensor as bt
 
 from subnet.chain.base import MAX_COMMITMENT_BYTES, ChainSnapshot, NeuronInfo
 from subnet.chain.worker import ClientLost, Worker
-from subnet.errors import ChainError, ConfigError, DeadlineExceeded
+from subnet.errors import ChainError, ChainRefused, ConfigError, DeadlineExceeded
 from subnet.log import Event, event
 from subnet.types import Hotkey, Uid
 
@@ -30,7 +29,9 @@ READ_TIMEOUT_S = 20.0  # a metagraph takes 0.03 s on loopback and a few seconds 
 SUBMIT_TIMEOUT_S = 60.0  # two blocks of 12 s to be included, one to be final, and room for one retry
 PERIOD_BLOCKS = 32  # a transaction that is not included by then is invalid and may be sent again
 RETRIES = 2  # two programs that share a hotkey make nonces stale
-STUCK_AFTER_S = 5 * SUBMIT_TIMEOUT_S  # several rebuilt clients in a row: no longer one bad connection
+STUCK_AFTER_S = 60.0  # a client's thread that was given up ends within seconds, unless foreign code blocks it
+# What waiting can heal; all else the chain would refuse again.
+PASSING = frozenset({bt.ErrorCode.RATE_LIMITED, bt.ErrorCode.TOO_EARLY, bt.ErrorCode.EXPIRED, bt.ErrorCode.UNKNOWN})
 
 
 def load_wallet(path: Path, name: str, hotkey: str) -> Any:
@@ -57,7 +58,7 @@ class LiveChain:
         self._netuid = netuid
         self._wallet = wallet
         self._worker: Worker[Any] = Worker(lambda: bt.Client(endpoint), _connect, _disconnect)
-        self._failing_since_s: float | None = None
+        self._is_away = False
 
     # --- calls under a deadline
 
@@ -73,24 +74,30 @@ class LiveChain:
             self._failed(what, "connection")
             raise ChainError(f"{what}: {_reason(error)}") from None
         except (bt.BittensorError, ValueError) as error:
-            self._failing_since_s = None  # the chain answered: no
-            raise ChainError(f"{what}: {_reason(error)}") from None
-        self._failing_since_s = None
+            self._answered()
+            raise _refusal(f"{what}: {_reason(error)}", getattr(error, "code", None)) from None
+        self._answered()
         return result
 
     def _failed(self, what: str, reason: str) -> None:
-        if self._failing_since_s is None:
-            self._failing_since_s = time.monotonic()
-        event(Event.CHAIN_FAILED, level=logging.WARNING, what=what, reason=reason)
+        """Say so once per outage."""
+        event(Event.CHAIN_FAILED, level=logging.DEBUG if self._is_away else logging.WARNING, what=what, reason=reason)
+        self._is_away = True
+
+    def _answered(self) -> None:
+        if self._is_away:
+            event(Event.CHAIN_RESTORED)
+        self._is_away = False
 
     def is_stuck(self, now_s: float) -> bool:
-        """Whether calls have failed for ``STUCK_AFTER_S`` and none was answered. ``now_s``: as ``time.monotonic``."""
-        return self._failing_since_s is not None and now_s - self._failing_since_s >= STUCK_AFTER_S
+        """Whether a client's thread will not end: only a new process can get rid of it. Safe from any thread."""
+        return self._worker.stuck_for_s(now_s) >= STUCK_AFTER_S
 
     async def _submit(self, what: str, work: Callable[[Any], Awaitable[Any]]) -> None:
         result = await self._call(what, work, SUBMIT_TIMEOUT_S)
         if not result.success:
-            raise ChainError(f"{what}: {result.error.name if result.error else result.message}")
+            name = result.error.name if result.error else result.message
+            raise _refusal(f"{what}: {name}", result.error.code if result.error else None)
 
     async def close(self) -> None:
         """See ``Chain``."""
@@ -110,9 +117,16 @@ class LiveChain:
         pinned = await client.at()
         graph = await pinned.subnets.metagraph(self._netuid)
         if graph is None:
-            raise ChainError(f"There is no subnet {self._netuid} on {self._endpoint}.")
+            rows = await client.query_map(("SubtensorModule", "NetworksAdded"))
+            known = ", ".join(str(netuid) for netuid in sorted(int(netuid) for netuid, _ in rows))
+            raise ChainRefused(
+                f"There is no subnet {self._netuid} on {self._endpoint}; there are: {known or 'none'}.",
+                remedy="Name one of them with --netuid.",
+            )
         weights = await pinned.weights.weights(netuid=self._netuid)
         parameters = await pinned.subnets.subnet_hyperparameters(netuid=self._netuid)
+        has_commit_reveal = bool(parameters["commit_reveal_weights_enabled"])
+        waiting = await pinned.weights.timelocked_weight_commits(netuid=self._netuid) if has_commit_reveal else {}
         return ChainSnapshot(
             netuid=self._netuid,
             block=int(pinned.block),
@@ -123,7 +137,12 @@ class LiveChain:
             weights_rate_limit_blocks=int(parameters["weights_rate_limit"]),
             neurons=tuple(_neuron(known, weights.get(known.uid, {})) for known in graph.neurons),
             commitments=_commitments(graph),
-            has_commit_reveal=bool(parameters["commit_reveal_weights_enabled"]),
+            has_commit_reveal=has_commit_reveal,
+            sealed_at_block={
+                Hotkey(commit["hotkey"]): int(commit["commit_block"])
+                for epoch in sorted(waiting)
+                for commit in waiting[epoch]
+            },
         )
 
     async def block_hash(self, number: int) -> str | None:
@@ -159,7 +178,7 @@ class LiveChain:
         """See ``Chain``."""
         data = text.encode()
         if len(data) > MAX_COMMITMENT_BYTES:
-            raise ChainError(f"A commitment holds at most {MAX_COMMITMENT_BYTES} bytes.")
+            raise ChainRefused(f"A commitment holds at most {MAX_COMMITMENT_BYTES} bytes.")
         info = {"fields": [[{f"Raw{len(data)}": data}]]}
         call = bt.calls.Commitments.set_commitment(netuid=self._netuid, info=info)
         await self._submit("commit", lambda client: self._submit_call(client, call, "hotkey"))
@@ -183,6 +202,10 @@ async def _connect(client: Any) -> None:
 
 async def _disconnect(client: Any) -> None:
     await client.close()
+
+
+def _refusal(text: str, code: Any) -> ChainError:
+    return ChainError(text) if code in PASSING else ChainRefused(text)
 
 
 def _reason(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from subnet.chain.base import MAX_COMMITMENT_BYTES, RAO_PER_ALPHA, ChainSnapshot, NeuronInfo
-from subnet.errors import ChainError
+from subnet.errors import ChainError, ChainRefused
 from subnet.types import Hotkey, Uid
 
 EMISSION_RAO_PER_BLOCK = RAO_PER_ALPHA  # one alpha for each block, as on the chain
@@ -73,7 +73,7 @@ class MemoryLedgerChain:
     def register(self, coldkey: str, hotkey: Hotkey, stake_rao: int = 0) -> Uid:
         """A place, with stake from nowhere: this chain knows no balances."""
         if any(place.hotkey == hotkey for place in self._places):
-            raise ChainError("register: HotKeyAlreadyRegisteredInSubNet")
+            raise ChainRefused("register: HotKeyAlreadyRegisteredInSubNet")
         self._places.append(_Place(hotkey, coldkey, stake_rao, stake_rao >= PERMIT_STAKE_RAO))
         return Uid(len(self._places) - 1)
 
@@ -81,7 +81,7 @@ class MemoryLedgerChain:
         """Publish an address."""
         place = self._place(hotkey, "serve axon: HotKeyNotRegisteredInNetwork")
         if port == 0:
-            raise ChainError("serve axon: InvalidPort")
+            raise ChainRefused("serve axon: InvalidPort")
         place.axon = f"{ip}:{port}"
 
     def set_weights(self, hotkey: Hotkey, weights: Mapping[Uid, float]) -> None:
@@ -91,12 +91,12 @@ class MemoryLedgerChain:
         if has_set and self.block - place.last_update_block < self._rate_limit_blocks:
             raise ChainError("set weights: SettingWeightsTooFast")
         if not place.has_permit:
-            raise ChainError("set weights: NeuronNoValidatorPermit")
+            raise ChainRefused("set weights: NeuronNoValidatorPermit")
         if not all(0 <= uid < len(self._places) for uid in weights):
-            raise ChainError("set weights: UidVecContainInvalidOne")
+            raise ChainRefused("set weights: UidVecContainInvalidOne")
         total = sum(weights.values())
         if not math.isfinite(total) or total <= 0 or min(weights.values()) < 0:
-            raise ChainError("set weights: weights must be finite, not negative, and not all zero")
+            raise ChainRefused("set weights: weights must be finite, not negative, and not all zero")
         shares = {uid: weight / total for uid, weight in weights.items() if weight > 0}
         if self.has_commit_reveal:
             place.sealed = shares
@@ -108,13 +108,13 @@ class MemoryLedgerChain:
         """Publish text under a hotkey; it replaces what was there."""
         self._place(hotkey, "commit: AccountNotAllowedCommit")
         if len(text.encode()) > MAX_COMMITMENT_BYTES:
-            raise ChainError(f"A commitment holds at most {MAX_COMMITMENT_BYTES} bytes.")
+            raise ChainRefused(f"A commitment holds at most {MAX_COMMITMENT_BYTES} bytes.")
         self._commitments[hotkey] = text
 
     def _place(self, hotkey: Hotkey, refusal: str) -> _Place:
         found = next((place for place in self._places if place.hotkey == hotkey), None)
         if found is None:
-            raise ChainError(refusal)
+            raise ChainRefused(refusal)
         return found
 
     # --- reads
@@ -138,6 +138,9 @@ class MemoryLedgerChain:
             neurons=tuple(_info(Uid(uid), place) for uid, place in enumerate(self._places)),
             commitments=dict(self._commitments),
             has_commit_reveal=self.has_commit_reveal,
+            sealed_at_block={
+                place.hotkey: place.last_update_block for place in self._places if place.sealed is not None
+            },
         )
 
     # --- epochs

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 
 from subnet.chain.base import Chain, ChainSnapshot, NeuronInfo
-from subnet.errors import ChainError
+from subnet.errors import ChainRefused
 from subnet.log import Event, event
 from subnet.types import Hotkey, Uid
 
@@ -23,7 +23,7 @@ TOLERANCE = 2e-3  # u16 rounding after max-upscaling, on a share of 1
 def by_uid(weights: Mapping[Hotkey, float], snapshot: ChainSnapshot) -> dict[Uid, float]:
     """Weights as the chain takes them. What a hotkey without a place would get is burnt; so is all if nobody is left.
 
-    Raises ``ChainError`` if there is nobody left and no place to burn.
+    Raises ``ChainRefused`` if there is nobody left and no place to burn.
     """
     places = {known.hotkey: known.uid for known in snapshot.neurons}
     wanted = {hotkey: weight for hotkey, weight in weights.items() if weight > 0}
@@ -33,7 +33,7 @@ def by_uid(weights: Mapping[Hotkey, float], snapshot: ChainSnapshot) -> dict[Uid
     if burn is not None and (lost > 0 or not found):
         found[burn] = found.get(burn, 0.0) + (lost or 1.0)
     if not found:
-        raise ChainError("Nobody has weight, and the subnet's owner has no place to burn it at.")
+        raise ChainRefused("Nobody has weight, and the subnet's owner has no place to burn it at.")
     return found
 
 
@@ -66,7 +66,7 @@ class WeightSetter:
     async def set(self, snapshot: ChainSnapshot, weights: Mapping[Hotkey, float]) -> bool:
         """Set weights and read them back; true when the chain holds them. Raises ``ChainError``, ``DeadlineExceeded``.
 
-        Where weights are sealed, all that can be read back at once is that the chain took something new.
+        Where weights are sealed, what is read back is that a new commit of this hotkey waits to be opened.
         """
         self.alarm_if_overdue(snapshot)
         wanted = by_uid(weights, snapshot)
@@ -79,11 +79,11 @@ class WeightSetter:
         return is_set
 
     def _took(self, before: ChainSnapshot, after: ChainSnapshot, wanted: Mapping[Uid, float]) -> bool:
-        was, now = before.neuron(self._hotkey), after.neuron(self._hotkey)
-        if was is None or now is None:
+        now = after.neuron(self._hotkey)
+        if now is None:
             return False
         if after.has_commit_reveal:
-            return now.last_update_block > was.last_update_block
+            return after.sealed_at_block.get(self._hotkey, -1) > before.block
         return holds(now, wanted)
 
     def alarm_if_overdue(self, snapshot: ChainSnapshot) -> bool:

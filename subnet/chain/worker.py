@@ -1,7 +1,8 @@
 """A client in a daemon thread with an event loop of its own, every call to it under a deadline.
 
 Made for clients without timeouts that may hang for ever. A call that misses its deadline costs the client: it is
-abandoned with its thread, and the next call connects anew. Not here: what the client is.
+abandoned with its thread, and the next call connects anew. A thread that blocks in foreign code cannot be ended from
+here: it is left behind and counted, for a watchdog to see. Not here: what the client is.
 Invariants: no call outlives its deadline for the caller; calls that share an abandoned client fail with
 ``ClientLost`` at once; a cancelled call leaves the client usable; nothing is forked, and an abandoned thread cannot
 keep the program alive; an abandoned client is closed as far as it still answers.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
@@ -39,7 +41,9 @@ class _Session(Generic[C]):
         self._connecting = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
         self._is_abandoned = False
-        threading.Thread(target=self._serve, name=THREAD_NAME, daemon=True).start()
+        self._abandoned_at_s = 0.0
+        self._thread = threading.Thread(target=self._serve, name=THREAD_NAME, daemon=True)
+        self._thread.start()
 
     def _serve(self) -> None:
         try:
@@ -70,8 +74,12 @@ class _Session(Generic[C]):
     def abandon(self) -> None:
         """Close in the background; never waits."""
         if not self._is_abandoned:
-            self._is_abandoned = True
+            self._is_abandoned, self._abandoned_at_s = True, time.monotonic()
             self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._wind_up(), name="wind up"))
+
+    def left_behind_since_s(self) -> float | None:
+        """When its thread was given up, if it still runs."""
+        return self._abandoned_at_s if self._is_abandoned and self._thread.is_alive() else None
 
     async def _wind_up(self) -> None:
         try:
@@ -105,6 +113,7 @@ class Worker(Generic[C]):
         self._connect = connect
         self._disconnect = disconnect
         self._session: _Session[C] | None = None
+        self._left: list[_Session[C]] = []
 
     async def call(self, work: Callable[[C], Awaitable[T]], timeout_s: float) -> T:
         """Await ``work(client)`` in its thread; raises ``TimeoutError``, ``ClientLost`` and what ``work`` raises."""
@@ -121,7 +130,17 @@ class Worker(Generic[C]):
         if self._session is not None:
             self._forget(self._session)
 
+    def stuck_for_s(self, now_s: float) -> float:
+        """How long the oldest thread that was given up has gone on running; 0 without one. Safe from any thread.
+
+        ``now_s``: as ``time.monotonic``.
+        """
+        since = [at_s for session in list(self._left) if (at_s := session.left_behind_since_s()) is not None]
+        return max(0.0, now_s - min(since)) if since else 0.0
+
     def _forget(self, session: _Session[C]) -> None:
         session.abandon()
+        still = [known for known in self._left if known.left_behind_since_s() is not None]
+        self._left = [*still, session] if session not in still else still
         if self._session is session:
             self._session = None

@@ -59,3 +59,4 @@ def running_chain(block_time_s: float = 0.1, tempo_blocks: int = 10) -> Iterator
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
+        loop.close()
