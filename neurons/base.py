@@ -12,16 +12,17 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from neurons import standing
 from neurons.settings import NeuronConfig
 from subnet.chain.base import Chain, ChainSnapshot
 from subnet.clock import WallClock
 from subnet.config import RunConfig, parse_run_config
 from subnet.data.corpus import Corpus, load_corpus
-from subnet.errors import ConfigError, LiquidError, Unavailable
+from subnet.errors import ChainRefused, ConfigError, LiquidError, Unavailable
 from subnet.log import Event, configure_logging, event
 from subnet.net.auth import Signer, Verifier, signer_from_wallet
 from subnet.net.base import PeerAddress, Peers
@@ -57,33 +58,38 @@ async def neuron(config: NeuronConfig) -> AsyncIterator[Neuron]:
     wallet, clock = config.wallet, WallClock()
     signer = signer_from_wallet(wallet.name, wallet.hotkey, wallet.path.expanduser())
     chain: Chain | None = None
-    if config.has_chain:
-        from subnet.chain.live import LiveChain, load_wallet
+    with ExitStack() as stack:
+        if config.has_chain:
+            from subnet.chain.live import LiveChain, load_wallet
 
-        keys = load_wallet(wallet.path.expanduser(), wallet.name, wallet.hotkey)
-        chain = LiveChain(config.endpoint, config.netuid, keys)
-    peers = HttpPeers(signer)
-    try:
-        yield Neuron(config, signer, chain, peers, clock)
-    finally:
-        await peers.aclose()
-        if chain is not None:
-            await chain.close()
+            keys = load_wallet(wallet.path.expanduser(), wallet.name, wallet.hotkey)
+            chain = live = LiveChain(config.endpoint, config.netuid, keys)
+            stack.enter_context(standing.watchdog(live.is_stuck))
+        peers = HttpPeers(signer)
+        try:
+            yield Neuron(config, signer, chain, peers, clock)
+        finally:
+            await peers.aclose()
+            if chain is not None:
+                await chain.close()
 
 
 async def require_registered(neuron: Neuron) -> ChainSnapshot | None:
     """The chain as it stands, if this neuron has a place in it; ``ConfigError`` says what to type otherwise."""
     if neuron.chain is None:
         return None
-    snapshot = await neuron.chain.snapshot()
-    if not any(known.hotkey == neuron.signer.hotkey for known in snapshot.neurons):
-        wallet = neuron.config.wallet
-        raise ConfigError(
-            f"Hotkey {neuron.signer.hotkey} has no place in subnet {neuron.config.netuid} on {neuron.config.endpoint}.",
-            remedy=f"Register it: btcli subnets register --netuid {neuron.config.netuid} "
-            f"--wallet-name {wallet.name} --hotkey {wallet.hotkey} --network {neuron.config.endpoint}",
-        )
+    try:
+        snapshot = await neuron.chain.snapshot()
+    except ChainRefused as error:
+        raise ConfigError(error.message, remedy=error.advice) from None
+    standing.check(neuron.config, neuron.signer.hotkey, None, snapshot)
     return snapshot
+
+
+async def keep_standing(neuron: Neuron, owner: Hotkey) -> None:
+    """End this program when it loses its place or its owner; without a chain there is nothing to lose."""
+    if neuron.chain is not None:
+        await standing.keep_standing(neuron.config, neuron.chain, neuron.signer.hotkey, owner)
 
 
 def find_orchestrator(config: NeuronConfig, snapshot: ChainSnapshot | None) -> PeerAddress:

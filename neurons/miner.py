@@ -13,6 +13,7 @@ from neurons.base import (
     announce,
     fetch_run,
     find_orchestrator,
+    keep_standing,
     neuron,
     open_corpus,
     published_url,
@@ -84,9 +85,11 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
             )
             async with _served(me, site, follower, speed, replica_class) as replica:
                 try:
-                    await replica.run()
-                    # A run that has stopped is served on: its last rounds may still be audited.
-                    await asyncio.Event().wait()
+                    async with asyncio.TaskGroup() as group:
+                        group.create_task(keep_standing(me, orchestrator.hotkey))
+                        await replica.run()
+                        # A run that has stopped is served on: its last rounds may still be audited.
+                        await asyncio.Event().wait()
                 finally:
                     await replica.goodbye()
 

@@ -7,6 +7,7 @@ import logging
 
 from neurons.base import Neuron, announce, neuron, published_url, require_registered, run_program
 from neurons.settings import OrchestratorConfig, parse
+from neurons.standing import check
 from subnet.chain.base import Chain, ChainSnapshot
 from subnet.config import AUTO, RunConfig, load_run_config
 from subnet.data.corpus import load_corpus
@@ -77,18 +78,19 @@ async def _serve_run(me: Neuron, service: Orchestrator, seen: ChainView, port: i
     announce(url)
     async with asyncio.TaskGroup() as group:
         if me.chain is not None:
-            group.create_task(_follow_chain(me.chain, service, seen))
+            group.create_task(_follow_chain(me.chain, me, service, seen))
         await service.run_forever()
         # A run that has stopped is served until this program is told to stop: its ledger and model may be asked for.
         await asyncio.Event().wait()
 
 
-async def _follow_chain(chain: Chain, service: Orchestrator, seen: ChainView) -> None:
+async def _follow_chain(chain: Chain, me: Neuron, service: Orchestrator, seen: ChainView) -> None:
     """Keep the view of the chain fresh and commit the ledger's head once per epoch."""
     published_at = -1
     while True:
         try:
             snapshot = await chain.snapshot()
+            check(me.config, me.signer.hotkey, me.signer.hotkey, snapshot)
             seen.snapshot = snapshot
             epoch = snapshot.last_epoch_block
             if epoch != published_at:

@@ -1,4 +1,4 @@
-"""NeuronConfig: what one operator decides for one machine. Command-line flags, environment or TOML, in that order.
+"""NeuronConfig: what one operator decides for one machine, by flags, environment or TOML, in that order.
 
 Not here: what the whole run agrees on (``subnet.config.RunConfig``).
 Invariants: operators keep the flags that they know (``--netuid``, ``--wallet.name``, ``--subtensor.network``,
@@ -12,10 +12,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -25,6 +26,15 @@ from subnet.errors import ConfigError
 
 CONFIG_FILE = "LIQUID_CONFIG"  # environment variable that names a TOML file
 NO_CHAIN = "none"
+NETWORKS = ("finney", "test", "archive", "devnet", "local")  # names that the SDK knows
+# What btcli and the SDK read: counts where neither a flag nor our own variable says something.
+BITTENSOR_ENVIRONMENT = {
+    "BT_NETWORK": ("subtensor", "network"),
+    "BT_CHAIN_ENDPOINT": ("subtensor", "chain_endpoint"),
+    "BT_WALLET": ("wallet", "name"),
+    "BT_WALLET_HOTKEY": ("wallet", "hotkey"),
+    "BT_WALLET_PATH": ("wallet", "path"),
+}
 
 
 class WalletSettings(BaseModel):
@@ -40,6 +50,20 @@ class SubtensorSettings(BaseModel):
 
     network: str = Field("finney", description="finney, test, local, a ws:// or wss:// URL, or none")
     chain_endpoint: str = Field("", description="URL that replaces the network's own")
+
+    @field_validator("network")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        if value not in (*NETWORKS, NO_CHAIN) and not value.startswith(("ws://", "wss://")):
+            raise ValueError(f"there is no network {value!r}; known are {', '.join(NETWORKS)}, ws:// and wss:// URLs")
+        return value
+
+    @field_validator("chain_endpoint")
+    @classmethod
+    def _is_url(cls, value: str) -> str:
+        if value and not value.startswith(("ws://", "wss://")):
+            raise ValueError(f"{value!r} is no URL of a chain; write ws://HOST:PORT or wss://HOST")
+        return value
 
 
 class AxonSettings(BaseModel):
@@ -72,6 +96,14 @@ class MachineSettings(BaseModel):
     device: str = Field("cpu", description="torch device of the tensors")
 
 
+def _bittensor_environment() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, (section, field) in BITTENSOR_ENVIRONMENT.items():
+        if os.environ.get(name):
+            found.setdefault(section, {})[field] = os.environ[name]
+    return found
+
+
 class NeuronConfig(BaseSettings):
     """Settings that all three programs have."""
 
@@ -100,10 +132,12 @@ class NeuronConfig(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags (given to ``init``) before the environment before the file."""
+        """Flags (given to ``init``), our environment, Bittensor's, the file: the first that speaks counts."""
         file = os.environ.get(CONFIG_FILE)
+        if file and not Path(file).is_file():
+            raise ConfigError(f"{CONFIG_FILE} names {file}, which is no file.")
         toml = (TomlConfigSettingsSource(settings_cls, Path(file)),) if file else ()
-        return (init_settings, env_settings, *toml)
+        return (init_settings, env_settings, InitSettingsSource(settings_cls, _bittensor_environment()), *toml)
 
     @property
     def has_chain(self) -> bool:

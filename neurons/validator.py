@@ -20,6 +20,7 @@ from neurons.base import (
     total_memory_bytes,
 )
 from neurons.settings import NeuronConfig, parse
+from neurons.standing import check
 from subnet.chain.base import Chain, ChainSnapshot
 from subnet.chain.weights import WeightSetter
 from subnet.config import RunConfig
@@ -55,7 +56,7 @@ async def validate(config: NeuronConfig) -> None:
             async with asyncio.TaskGroup() as group:
                 background = [group.create_task(follower.run())]
                 if me.chain is not None:
-                    background.append(group.create_task(_set_weights(me.chain, me, run, follower)))
+                    background.append(group.create_task(_set_weights(me.chain, me, run, follower, orchestrator.hotkey)))
                 await Auditor(site, follower).run()
                 if me.chain is not None:
                     await asyncio.sleep(LINGER_TEMPOS * await _tempo_s(me.chain))
@@ -114,12 +115,24 @@ def weights_at(entries: list[LedgerEntry], run: RunConfig, snapshot: ChainSnapsh
     return weights(scores.by_hotkey, scores.burned, snapshot.owner_hotkey, registered)
 
 
-async def _set_weights(chain: Chain, me: Neuron, run: RunConfig, follower: LedgerFollower) -> None:
+def _say_permit(snapshot: ChainSnapshot, hotkey: Hotkey, had: bool) -> bool:
+    """Whether this validator may set weights now; a change is said once. Audits go on without."""
+    place = snapshot.neuron(hotkey)
+    has = place is not None and place.validator_permit
+    if has != had:
+        stake_rao = place.stake_rao if place else 0
+        event(Event.PERMIT_CHANGED, level=logging.WARNING, has_permit=has, stake_rao=stake_rao, block=snapshot.block)
+    return has
+
+
+async def _set_weights(chain: Chain, me: Neuron, run: RunConfig, follower: LedgerFollower, owner: Hotkey) -> None:
     """Once per epoch: the ledger head that the owner committed on chain, scores of that prefix, weights."""
-    setter = WeightSetter(chain, me.signer.hotkey)
+    setter, had_permit = WeightSetter(chain, me.signer.hotkey), True
     while True:
         try:
             snapshot = await chain.snapshot()
+            check(me.config, me.signer.hotkey, owner, snapshot)
+            had_permit = _say_permit(snapshot, me.signer.hotkey, had_permit)
             setter.alarm_if_overdue(snapshot)
             head = parse_head(snapshot.commitments.get(snapshot.owner_hotkey, ""))
             if head is not None and setter.is_due(snapshot):

@@ -15,6 +15,7 @@
     │   └── DeadlineExceeded         no answer within the deadline
     ├── ChainError                   retryable: the chain cannot be reached, or refuses for now
     │   └── ChainRefused             the chain refused, and will refuse the same call again
+    ├── Superseded                   the subnet has a new owner; a restart follows it
     ├── LedgerCorrupt                the hash chain does not hold
     ├── JournalCorrupt               a journal or snapshot does not match its digest
     └── Diverged                     NaN or an exploding loss
@@ -153,6 +154,13 @@ class ChainRefused(ChainError):
     code = "chain_refused"
     retryable = False
     remedy = "Check the wallet, its balance and registration, and the netuid."
+
+
+class Superseded(LiquidError):
+    """What this program was started for has been replaced on chain."""
+
+    code = "superseded"
+    remedy = "Start again to follow the new owner's orchestrator."
 
 
 class LedgerCorrupt(LiquidError):

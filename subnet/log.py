@@ -29,6 +29,7 @@ class Event(StrEnum):
     CHAIN_RESTORED = "chain.restored"
     WEIGHTS_SET = "weights.set"
     WEIGHTS_ALARM = "weights.alarm"
+    PERMIT_CHANGED = "permit.changed"
     PEER_CHANGED = "peer.changed"
     ROUND_OPENED = "round.opened"
     PHASE_CHANGED = "phase.changed"

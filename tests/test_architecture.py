@@ -31,9 +31,9 @@ DENIED: dict[tuple[str, str], str] = {
     ("train", "net"): "train/ computes one stage and knows no network",
 }
 
-# The programs share neurons.base and neurons.settings; neurons.cli may import each of them, inside a function, so
+# The programs share neurons.base, neurons.settings and neurons.standing; neurons.cli may import each of them, inside a function, so
 # that one starts alone.
-NEURONS_SHARED = ("neurons.base", "neurons.settings")
+NEURONS_SHARED = ("neurons.base", "neurons.settings", "neurons.standing")
 NEURONS_ENTRY = "neurons.cli"
 
 # outside library -> which of our modules may import which part of it

@@ -36,10 +36,9 @@ PASSING = frozenset({bt.ErrorCode.RATE_LIMITED, bt.ErrorCode.TOO_EARLY, bt.Error
 
 def load_wallet(path: Path, name: str, hotkey: str) -> Any:
     """A wallet whose hotkey lies on this machine; raises ``ConfigError``."""
-    wallet = bt.Wallet(name=name, hotkey=hotkey, path=str(path))
     if not (path / name / "hotkeys" / hotkey).is_file():
         raise ConfigError(f"Wallet {name!r} in {path} has no hotkey {hotkey!r}.")
-    return wallet
+    return bt.Wallet(name=name, hotkey=hotkey, path=str(path))
 
 
 def create_wallet(path: Path, name: str, hotkey: str = "default") -> tuple[str, Hotkey]:
