@@ -31,8 +31,7 @@ DENIED: dict[tuple[str, str], str] = {
     ("train", "net"): "train/ computes one stage and knows no network",
 }
 
-# The programs share neurons.base, neurons.settings and neurons.standing; neurons.cli may import each of them, inside a function, so
-# that one starts alone.
+# What the programs share; neurons.cli may import each of them, inside a function, so that one starts alone.
 NEURONS_SHARED = ("neurons.base", "neurons.settings", "neurons.standing")
 NEURONS_ENTRY = "neurons.cli"
 
