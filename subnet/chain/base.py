@@ -3,13 +3,14 @@
 ``live`` talks to subtensor through the SDK, ``memory`` is the twin for tests. Not here: which weights to set
 (``incentives``), when (``subnet.chain.weights``).
 Invariants: all reads of one decision come from one ``ChainSnapshot``, pinned to one block; every call has a deadline;
-a chain that cannot be reached raises ``ChainError`` or ``DeadlineExceeded``, both retryable.
+a chain that cannot be reached raises ``ChainUnreachable`` or ``DeadlineExceeded``, both retryable; one that says no
+raises ``ChainRefused``, of which only ``ChainNotNow`` is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from subnet.types import Hotkey, Uid
@@ -49,6 +50,7 @@ class ChainSnapshot:
     neurons: tuple[NeuronInfo, ...]
     commitments: Mapping[Hotkey, str]
     has_commit_reveal: bool = False  # weights are sealed when set, and appear an epoch or more later
+    sealed_at_block: Mapping[Hotkey, int] = field(default_factory=dict)  # whose newest weights are still sealed
 
     def neuron(self, hotkey: Hotkey) -> NeuronInfo | None:
         """The place of ``hotkey``, or None."""
