@@ -61,10 +61,11 @@ async def neuron(config: NeuronConfig) -> AsyncIterator[Neuron]:
     with ExitStack() as stack:
         if config.has_chain:
             from subnet.chain.live import LiveChain, load_wallet
+            from subnet.chain.watchdog import Watchdog
 
             keys = load_wallet(wallet.path.expanduser(), wallet.name, wallet.hotkey)
             chain = live = LiveChain(config.endpoint, config.netuid, keys)
-            stack.enter_context(standing.watchdog(live.is_stuck))
+            stack.enter_context(Watchdog(live.stuck, standing.end_stuck))
         peers = HttpPeers(signer)
         try:
             yield Neuron(config, signer, chain, peers, clock)

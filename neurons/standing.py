@@ -11,10 +11,6 @@ import asyncio
 import logging
 import os
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from neurons.settings import NeuronConfig
 from subnet.chain.base import Chain, ChainSnapshot
@@ -24,7 +20,6 @@ from subnet.types import Hotkey
 
 EXIT_STUCK = 75  # EX_TEMPFAIL of sysexits.h: the same program works again in a new process
 LOOK_S = 12.0  # between looks of a program that needs the chain for nothing else: one block of a public chain
-WATCH_S = 5.0  # between looks of the watchdog
 
 
 def how_to_register(config: NeuronConfig) -> str:
@@ -63,23 +58,8 @@ async def keep_standing(
             check(config, hotkey, owner, snapshot)
 
 
-@contextmanager
-def watchdog(is_stuck: Callable[[float], bool], look_s: float = WATCH_S) -> Iterator[None]:
-    """Ends this process with ``EXIT_STUCK`` once ``is_stuck`` (of a ``time.monotonic`` instant) says so.
-
-    In a thread of its own, so that it works while the event loop is busy or blocked.
-    """
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(look_s):
-            if is_stuck(time.monotonic()):
-                event(Event.STOPPED, level=logging.CRITICAL, reason="chain thread stuck", exit_code=EXIT_STUCK)
-                sys.stderr.flush()
-                os._exit(EXIT_STUCK)
-
-    threading.Thread(target=watch, name="watchdog", daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
+def end_stuck(reason: str) -> None:
+    """End this process at once, for a ``Watchdog``: whatever holds it up, it is started again by a supervisor."""
+    event(Event.STOPPED, level=logging.CRITICAL, reason=reason, exit_code=EXIT_STUCK)
+    sys.stderr.flush()
+    os._exit(EXIT_STUCK)

@@ -133,9 +133,9 @@ async def _set_weights(chain: Chain, me: Neuron, run: RunConfig, follower: Ledge
             snapshot = await chain.snapshot()
             check(me.config, me.signer.hotkey, owner, snapshot)
             had_permit = _say_permit(snapshot, me.signer.hotkey, had_permit)
-            setter.alarm_if_overdue(snapshot)
+            is_due = setter.look(snapshot)
             head = parse_head(snapshot.commitments.get(snapshot.owner_hotkey, ""))
-            if head is not None and setter.is_due(snapshot):
+            if head is not None and is_due:
                 await follower.reaches(head[0], timeout_s=CHAIN_POLL_S)
                 entries = follower.prefix(*head)
                 wanted = await asyncio.to_thread(weights_at, entries, run, snapshot)

@@ -13,8 +13,10 @@
     ├── Unavailable                  retryable: the other side did not answer
     │   ├── PeerUnreachable          connection refused or lost
     │   └── DeadlineExceeded         no answer within the deadline
-    ├── ChainError                   retryable: the chain cannot be reached, or refuses for now
-    │   └── ChainRefused             the chain refused, and will refuse the same call again
+    ├── ChainError                   something is not as a call to the chain needs it
+    │   ├── ChainUnreachable         retryable: connection refused or lost; no answer is DeadlineExceeded
+    │   └── ChainRefused             the chain said no, under a name of its own
+    │       └── ChainNotNow          retryable: rate limit, stale nonce, full pool
     ├── Superseded                   the subnet has a new owner; a restart follows it
     ├── LedgerCorrupt                the hash chain does not hold
     ├── JournalCorrupt               a journal or snapshot does not match its digest
@@ -141,19 +143,38 @@ class DeadlineExceeded(Unavailable):
 
 
 class ChainError(LiquidError):
-    """The chain cannot be reached, or refuses a call for now (a rate limit, a stale nonce)."""
+    """A call to the chain cannot succeed as it is."""
 
     code = "chain"
+    remedy = "Check --subtensor.network, the wallet and --netuid."
+
+
+class ChainUnreachable(ChainError):
+    """The chain refused or lost the connection. A transaction may have been taken all the same."""
+
+    code = "chain_unreachable"
+    status = 503
     retryable = True
-    remedy = "It is tried again by itself; if it lasts, check --subtensor.network."
+    remedy = "It is tried again by itself; if it lasts, check --subtensor.network and --subtensor.chain_endpoint."
 
 
 class ChainRefused(ChainError):
-    """The chain refused a call and will refuse it again."""
+    """The chain said no, and would again. ``name``: the runtime's or the pool's; ``kind``: the SDK's class of it."""
 
     code = "chain_refused"
-    retryable = False
-    remedy = "Check the wallet, its balance and registration, and the netuid."
+
+    def __init__(self, message: str, *, name: str = "", kind: str = "unknown", remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.name = name
+        self.kind = kind
+
+
+class ChainNotNow(ChainRefused):
+    """The chain said no to the moment, not to the call."""
+
+    code = "chain_not_now"
+    retryable = True
+    remedy = "It is tried again by itself, later."
 
 
 class Superseded(LiquidError):

@@ -3,8 +3,8 @@
 ``live`` talks to subtensor through the SDK, ``memory`` is the twin for tests. Not here: which weights to set
 (``incentives``), when (``subnet.chain.weights``).
 Invariants: all reads of one decision come from one ``ChainSnapshot``, pinned to one block; every call has a deadline;
-a chain that cannot be reached raises ``ChainError`` or ``DeadlineExceeded``, both retryable; what it would refuse again
-raises ``ChainRefused``.
+a chain that cannot be reached raises ``ChainUnreachable`` or ``DeadlineExceeded``, both retryable; one that says no
+raises ``ChainRefused``, of which only ``ChainNotNow`` is.
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ class ChainSnapshot:
     neurons: tuple[NeuronInfo, ...]
     commitments: Mapping[Hotkey, str]
     has_commit_reveal: bool = False  # weights are sealed when set, and appear an epoch or more later
-    sealed_at_block: Mapping[Hotkey, int] = field(
-        default_factory=dict
-    )  # each one's newest weights that are still sealed
+    sealed_at_block: Mapping[Hotkey, int] = field(default_factory=dict)  # whose newest weights are still sealed
 
     def neuron(self, hotkey: Hotkey) -> NeuronInfo | None:
         """The place of ``hotkey``, or None."""

@@ -3,7 +3,7 @@
 The SDK's client has no timeouts and hangs for ever after a clean close of its websocket, so it lives in a ``Worker``:
 each call has a deadline, and one that misses it costs the client, which is built anew for the next.
 Not here: when to call. Invariants: a snapshot's reads are pinned to one block; a refusal by the chain keeps the client,
-a lost connection costs it; a chain that is away is an error of each call and nothing worse.
+a lost connection costs it; every failure is a ``ChainError`` or ``DeadlineExceeded`` that says whether to try again.
 Source: bittensor-v11.md, sections 1.3 and 3e.
 """
 
@@ -11,34 +11,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import bittensor as bt
 
 from subnet.chain.base import MAX_COMMITMENT_BYTES, ChainSnapshot, NeuronInfo
+from subnet.chain.refusals import refusal
 from subnet.chain.worker import ClientLost, Worker
-from subnet.errors import ChainError, ChainRefused, ConfigError, DeadlineExceeded
+from subnet.errors import ChainError, ChainRefused, ChainUnreachable, ConfigError, DeadlineExceeded
 from subnet.log import Event, event
 from subnet.types import Hotkey, Uid
 
 T = TypeVar("T")
 
-READ_TIMEOUT_S = 20.0  # a metagraph takes 0.03 s on loopback and a few seconds over a public endpoint
-SUBMIT_TIMEOUT_S = 60.0  # two blocks of 12 s to be included, one to be final, and room for one retry
 PERIOD_BLOCKS = 32  # a transaction that is not included by then is invalid and may be sent again
+NETWORKS_ADDED = ("SubtensorModule", "NetworksAdded")
 RETRIES = 2  # two programs that share a hotkey make nonces stale
-STUCK_AFTER_S = 60.0  # a client's thread that was given up ends within seconds, unless foreign code blocks it
-# What waiting can heal; all else the chain would refuse again.
-PASSING = frozenset({bt.ErrorCode.RATE_LIMITED, bt.ErrorCode.TOO_EARLY, bt.ErrorCode.EXPIRED, bt.ErrorCode.UNKNOWN})
+STUCK_AFTER_TICKS = 120  # of the watchdog: native code of the client takes milliseconds, its loop turns at once after
+MAX_LEFT_THREADS = 8  # abandoned and not ended: one may be winding up, eight are a leak
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long a call may take."""
+
+    read_s: float = 20.0  # a metagraph takes 0.03 s on loopback and a few seconds over a public endpoint
+    submit_s: float = 60.0  # two blocks of 12 s to be included, one to be final, and room for one retry
 
 
 def load_wallet(path: Path, name: str, hotkey: str) -> Any:
     """A wallet whose hotkey lies on this machine; raises ``ConfigError``."""
+    wallet = bt.Wallet(name=name, hotkey=hotkey, path=str(path))
     if not (path / name / "hotkeys" / hotkey).is_file():
         raise ConfigError(f"Wallet {name!r} in {path} has no hotkey {hotkey!r}.")
-    return bt.Wallet(name=name, hotkey=hotkey, path=str(path))
+    return wallet
 
 
 def create_wallet(path: Path, name: str, hotkey: str = "default") -> tuple[str, Hotkey]:
@@ -52,12 +61,13 @@ def create_wallet(path: Path, name: str, hotkey: str = "default") -> tuple[str, 
 class LiveChain:
     """One subnet, seen and acted on by one wallet."""
 
-    def __init__(self, endpoint: str, netuid: int, wallet: Any) -> None:
+    def __init__(self, endpoint: str, netuid: int, wallet: Any, timeouts: Timeouts | None = None) -> None:
         self._endpoint = endpoint
         self._netuid = netuid
         self._wallet = wallet
+        self._timeouts = timeouts or Timeouts()
         self._worker: Worker[Any] = Worker(lambda: bt.Client(endpoint), _connect, _disconnect)
-        self._is_away = False
+        self._is_failing = False
 
     # --- calls under a deadline
 
@@ -67,36 +77,52 @@ class LiveChain:
             result = await self._worker.call(work, timeout_s)
         except TimeoutError:
             self._failed(what, "deadline")
-            raise DeadlineExceeded(f"The chain did not answer {what} within {timeout_s:g} s.") from None
+            raise DeadlineExceeded(f"The chain at {self._endpoint} did not answer {what} in {timeout_s:g} s.") from None
         except (bt.RpcConnectionError, OSError, ClientLost) as error:
-            self._worker.abandon()
-            self._failed(what, "connection")
-            raise ChainError(f"{what}: {_reason(error)}") from None
+            raise self._lost(what, _reason(error)) from None
+        except ChainError:
+            raise  # of our own
+        except bt.ChainError as error:
+            raise self._refused(what, error) from None
         except (bt.BittensorError, ValueError) as error:
-            self._answered()
-            raise _refusal(f"{what}: {_reason(error)}", getattr(error, "code", None)) from None
-        self._answered()
+            raise ChainRefused(
+                f"{what}: {_reason(error)}.", remedy="The installed bittensor and this chain's runtime may not fit."
+            ) from None
+        if self._is_failing:
+            self._is_failing = False
+            event(Event.CHAIN_RESTORED, what=what)
         return result
 
     def _failed(self, what: str, reason: str) -> None:
-        """Say so once per outage."""
-        event(Event.CHAIN_FAILED, level=logging.DEBUG if self._is_away else logging.WARNING, what=what, reason=reason)
-        self._is_away = True
+        self._is_failing = True
+        event(Event.CHAIN_FAILED, level=logging.WARNING, what=what, reason=reason)
 
-    def _answered(self) -> None:
-        if self._is_away:
-            event(Event.CHAIN_RESTORED)
-        self._is_away = False
+    def _lost(self, what: str, reason: str) -> ChainUnreachable:
+        self._worker.abandon()
+        self._failed(what, "connection")
+        return ChainUnreachable(f"The chain at {self._endpoint} cannot be reached for {what}: {reason}.")
 
-    def is_stuck(self, now_s: float) -> bool:
-        """Whether a client's thread will not end: only a new process can get rid of it. Safe from any thread."""
-        return self._worker.stuck_for_s(now_s) >= STUCK_AFTER_S
+    def _refused(self, what: str, error: Any) -> ChainError:
+        """``error``: a ``bt.ChainError``, raised or reported."""
+        found = refusal(what, error.name or "", error.code.value, error.message)
+        return self._lost(what, error.message) if isinstance(found, ChainUnreachable) else found
 
     async def _submit(self, what: str, work: Callable[[Any], Awaitable[Any]]) -> None:
-        result = await self._call(what, work, SUBMIT_TIMEOUT_S)
+        result = await self._call(what, work, self._timeouts.submit_s)
         if not result.success:
-            name = result.error.name if result.error else result.message
-            raise _refusal(f"{what}: {name}", result.error.code if result.error else None)
+            raise self._refused(what, result.error) if result.error else ChainRefused(f"{what}: {result.message}.")
+
+    def stuck(self) -> str | None:
+        """Why nothing but a new process helps, or None; to be asked by a ``Watchdog``, at every tick.
+
+        A chain that is away or silent is none of these: its clients end in time.
+        """
+        vitals = self._worker.vitals()
+        if vitals.num_vain >= STUCK_AFTER_TICKS:
+            return f"a client of the chain has hung in native code for {vitals.num_vain} ticks"
+        if vitals.num_left > MAX_LEFT_THREADS:
+            return f"{vitals.num_left} abandoned clients of the chain do not end"
+        return None
 
     async def close(self) -> None:
         """See ``Chain``."""
@@ -106,26 +132,21 @@ class LiveChain:
 
     async def read(self, what: str, work: Callable[[Any], Awaitable[T]]) -> T:
         """Run a read of the caller's own on the SDK's client, under the deadline of a read; needs no wallet."""
-        return await self._call(what, work, READ_TIMEOUT_S)
+        return await self._call(what, work, self._timeouts.read_s)
 
     async def snapshot(self) -> ChainSnapshot:
         """See ``Chain``."""
-        return await self._call("snapshot", self._read_snapshot, READ_TIMEOUT_S)
+        return await self._call("snapshot", self._read_snapshot, self._timeouts.read_s)
 
     async def _read_snapshot(self, client: Any) -> ChainSnapshot:
         pinned = await client.at()
         graph = await pinned.subnets.metagraph(self._netuid)
         if graph is None:
-            rows = await client.query_map(("SubtensorModule", "NetworksAdded"))
-            known = ", ".join(str(netuid) for netuid in sorted(int(netuid) for netuid, _ in rows))
-            raise ChainRefused(
-                f"There is no subnet {self._netuid} on {self._endpoint}; there are: {known or 'none'}.",
-                remedy="Name one of them with --netuid.",
-            )
+            raise await self._no_subnet(pinned)
         weights = await pinned.weights.weights(netuid=self._netuid)
         parameters = await pinned.subnets.subnet_hyperparameters(netuid=self._netuid)
-        has_commit_reveal = bool(parameters["commit_reveal_weights_enabled"])
-        waiting = await pinned.weights.timelocked_weight_commits(netuid=self._netuid) if has_commit_reveal else {}
+        is_sealing = bool(parameters["commit_reveal_weights_enabled"])
+        sealed = await pinned.weights.timelocked_weight_commits(netuid=self._netuid) if is_sealing else {}
         return ChainSnapshot(
             netuid=self._netuid,
             block=int(pinned.block),
@@ -136,12 +157,19 @@ class LiveChain:
             weights_rate_limit_blocks=int(parameters["weights_rate_limit"]),
             neurons=tuple(_neuron(known, weights.get(known.uid, {})) for known in graph.neurons),
             commitments=_commitments(graph),
-            has_commit_reveal=has_commit_reveal,
-            sealed_at_block={
-                Hotkey(commit["hotkey"]): int(commit["commit_block"])
-                for epoch in sorted(waiting)
-                for commit in waiting[epoch]
-            },
+            has_commit_reveal=is_sealing,
+            sealed_at_block=_newest_commits(sealed),
+        )
+
+    async def _no_subnet(self, pinned: Any) -> ChainRefused:
+        """What to say of a netuid that this chain does not have."""
+        rows = await pinned.query_map(NETWORKS_ADDED)
+        known = ranges(sorted(int(netuid) for netuid, is_added in rows if is_added))
+        return ChainRefused(
+            f"There is no subnet {self._netuid} on {self._endpoint}; it has {known or 'none'}.",
+            name="SubnetNotExists",
+            kind="subnet_not_exists",
+            remedy="Name one of them with --netuid, or another chain with --subtensor.network.",
         )
 
     async def block_hash(self, number: int) -> str | None:
@@ -153,7 +181,7 @@ class LiveChain:
             found = await client.block_info(number)
             return None if found is None else str(found.hash)
 
-        return await self._call("block hash", read, READ_TIMEOUT_S)
+        return await self._call("block hash", read, self._timeouts.read_s)
 
     # --- transactions
 
@@ -203,10 +231,6 @@ async def _disconnect(client: Any) -> None:
     await client.close()
 
 
-def _refusal(text: str, code: Any) -> ChainError:
-    return ChainError(text) if code in PASSING else ChainRefused(text)
-
-
 def _reason(error: BaseException) -> str:
     text = str(error).splitlines()[0] if str(error) else ""
     return f"{type(error).__name__}: {text}"[:300]
@@ -226,6 +250,26 @@ def _neuron(known: Any, weights: Mapping[int, float]) -> NeuronInfo:
         last_update_block=int(known.last_update),
         weights={Uid(int(uid)): float(weight) for uid, weight in weights.items()},
     )
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as people write them: "0-2, 7"."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def _newest_commits(by_epoch: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[Hotkey, int]:
+    found: dict[Hotkey, int] = {}
+    for commits in by_epoch.values():
+        for commit in commits:
+            hotkey = Hotkey(commit["hotkey"])
+            found[hotkey] = max(found.get(hotkey, 0), int(commit["commit_block"]))
+    return found
 
 
 def _commitments(graph: Any) -> dict[Hotkey, str]:

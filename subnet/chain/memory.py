@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from subnet.chain.base import MAX_COMMITMENT_BYTES, RAO_PER_ALPHA, ChainSnapshot, NeuronInfo
-from subnet.errors import ChainError, ChainRefused
+from subnet.chain.refusals import refusal
+from subnet.errors import ChainRefused
 from subnet.types import Hotkey, Uid
 
 EMISSION_RAO_PER_BLOCK = RAO_PER_ALPHA  # one alpha for each block, as on the chain
@@ -61,7 +62,7 @@ class MemoryLedgerChain:
         self._places: list[_Place] = []
         self.register(*owner)
 
-    # --- what happens on chain; every refusal is a ChainError
+    # --- what happens on chain; every refusal is a ChainRefused
 
     def step(self, num_blocks: int = 1) -> None:
         """Let blocks pass; an epoch runs at the end of each tempo."""
@@ -73,30 +74,44 @@ class MemoryLedgerChain:
     def register(self, coldkey: str, hotkey: Hotkey, stake_rao: int = 0) -> Uid:
         """A place, with stake from nowhere: this chain knows no balances."""
         if any(place.hotkey == hotkey for place in self._places):
-            raise ChainRefused("register: HotKeyAlreadyRegisteredInSubNet")
+            raise refusal("register", "HotKeyAlreadyRegisteredInSubNet", "already_exists")
         self._places.append(_Place(hotkey, coldkey, stake_rao, stake_rao >= PERMIT_STAKE_RAO))
         return Uid(len(self._places) - 1)
 
+    def replace(self, uid: Uid, coldkey: str, hotkey: Hotkey) -> None:
+        """Prune a neuron and give its place to another, as a full subnet does at each registration."""
+        self._places[uid] = _Place(hotkey, coldkey, 0, False)
+        for place in self._places:  # whoever set weights for the place did not mean the newcomer
+            place.weights.pop(uid, None)
+
+    def set_stake(self, hotkey: Hotkey, stake_rao: int) -> None:
+        """Stake from nowhere, or to nowhere; the permit follows at the next epoch."""
+        self._place(hotkey, "stake", "HotKeyNotRegisteredInSubNet").stake_rao = stake_rao
+
+    def hand_over(self, owner: tuple[str, Hotkey]) -> None:
+        """Another coldkey and hotkey own the subnet from now on."""
+        self._owner = owner
+
     def serve_axon(self, hotkey: Hotkey, ip: str, port: int) -> None:
         """Publish an address."""
-        place = self._place(hotkey, "serve axon: HotKeyNotRegisteredInNetwork")
+        place = self._place(hotkey, "serve axon", "HotKeyNotRegisteredInNetwork")
         if port == 0:
-            raise ChainRefused("serve axon: InvalidPort")
+            raise refusal("serve axon", "InvalidPort", "invalid_argument")
         place.axon = f"{ip}:{port}"
 
     def set_weights(self, hotkey: Hotkey, weights: Mapping[Uid, float]) -> None:
         """Weights of a validator, normalised; sealed until the next epoch if the chain seals."""
-        place = self._place(hotkey, "set weights: HotKeyNotRegisteredInSubNet")
+        place = self._place(hotkey, "set weights", "HotKeyNotRegisteredInSubNet")
         has_set = bool(place.weights) or place.sealed is not None
         if has_set and self.block - place.last_update_block < self._rate_limit_blocks:
-            raise ChainError("set weights: SettingWeightsTooFast")
+            raise refusal("set weights", "SettingWeightsTooFast", "rate_limited")
         if not place.has_permit:
-            raise ChainRefused("set weights: NeuronNoValidatorPermit")
+            raise refusal("set weights", "NeuronNoValidatorPermit", "not_authorized")
         if not all(0 <= uid < len(self._places) for uid in weights):
-            raise ChainRefused("set weights: UidVecContainInvalidOne")
+            raise refusal("set weights", "UidVecContainInvalidOne", "invalid_argument")
         total = sum(weights.values())
         if not math.isfinite(total) or total <= 0 or min(weights.values()) < 0:
-            raise ChainRefused("set weights: weights must be finite, not negative, and not all zero")
+            raise ChainRefused("set weights: weights must be finite, not negative, and not all zero.")
         shares = {uid: weight / total for uid, weight in weights.items() if weight > 0}
         if self.has_commit_reveal:
             place.sealed = shares
@@ -106,15 +121,15 @@ class MemoryLedgerChain:
 
     def commit(self, hotkey: Hotkey, text: str) -> None:
         """Publish text under a hotkey; it replaces what was there."""
-        self._place(hotkey, "commit: AccountNotAllowedCommit")
+        self._place(hotkey, "commit", "AccountNotAllowedCommit", "not_authorized")
         if len(text.encode()) > MAX_COMMITMENT_BYTES:
             raise ChainRefused(f"A commitment holds at most {MAX_COMMITMENT_BYTES} bytes.")
         self._commitments[hotkey] = text
 
-    def _place(self, hotkey: Hotkey, refusal: str) -> _Place:
+    def _place(self, hotkey: Hotkey, what: str, name: str, kind: str = "not_registered") -> _Place:
         found = next((place for place in self._places if place.hotkey == hotkey), None)
         if found is None:
-            raise ChainRefused(refusal)
+            raise refusal(what, name, kind)
         return found
 
     # --- reads
@@ -138,9 +153,7 @@ class MemoryLedgerChain:
             neurons=tuple(_info(Uid(uid), place) for uid, place in enumerate(self._places)),
             commitments=dict(self._commitments),
             has_commit_reveal=self.has_commit_reveal,
-            sealed_at_block={
-                place.hotkey: place.last_update_block for place in self._places if place.sealed is not None
-            },
+            sealed_at_block={place.hotkey: place.last_update_block for place in self._places if place.sealed},
         )
 
     # --- epochs

@@ -1,11 +1,10 @@
 """A client in a daemon thread with an event loop of its own, every call to it under a deadline.
 
 Made for clients without timeouts that may hang for ever. A call that misses its deadline costs the client: it is
-abandoned with its thread, and the next call connects anew. A thread that blocks in foreign code cannot be ended from
-here: it is left behind and counted, for a watchdog to see. Not here: what the client is.
+abandoned with its thread, and the next call connects anew. Not here: what the client is.
 Invariants: no call outlives its deadline for the caller; calls that share an abandoned client fail with
-``ClientLost`` at once; a cancelled call leaves the client usable; nothing is forked, and an abandoned thread cannot
-keep the program alive; an abandoned client is closed as far as it still answers.
+``ClientLost`` at once; a cancelled call leaves the client usable; nothing is forked, a worker may not be either; an
+abandoned thread cannot keep the program alive and ends by itself unless native code holds it, which ``vitals`` tells.
 Source: bittensor-v11.md, section 3e.
 """
 
@@ -13,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 C = TypeVar("C")
@@ -29,6 +29,15 @@ class ClientLost(Exception):
     """The client was abandoned while this call was under way."""
 
 
+@dataclass(frozen=True)
+class Vitals:
+    """How the client threads are. ``num_vain``: questions in a row that the most silent one left unanswered;
+    ``num_left``: abandoned ones that have not ended yet."""
+
+    num_vain: int
+    num_left: int
+
+
 class _Session(Generic[C]):
     """One client and its thread, from connecting to being abandoned."""
 
@@ -40,8 +49,9 @@ class _Session(Generic[C]):
         self._is_connected = False
         self._connecting = asyncio.Lock()
         self._loop = asyncio.new_event_loop()
-        self._is_abandoned = False
-        self._abandoned_at_s = 0.0
+        self.is_abandoned = False
+        self._is_asked = False
+        self._num_vain = 0
         self._thread = threading.Thread(target=self._serve, name=THREAD_NAME, daemon=True)
         self._thread.start()
 
@@ -50,6 +60,24 @@ class _Session(Generic[C]):
             self._loop.run_forever()
         finally:
             self._loop.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread has not ended."""
+        return self._thread.is_alive()
+
+    def ask(self) -> int:
+        """Ask the loop for a sign of life; returns how many times in a row it was asked in vain."""
+        if self._is_asked:
+            self._num_vain += 1
+        else:
+            self._is_asked, self._num_vain = True, 0
+            with suppress(RuntimeError):  # it has just ended
+                self._loop.call_soon_threadsafe(self._answer)
+        return self._num_vain
+
+    def _answer(self) -> None:
+        self._is_asked = False
 
     async def _run(self, work: Callable[[C], Awaitable[T]]) -> T:
         async with self._connecting:
@@ -60,7 +88,7 @@ class _Session(Generic[C]):
         return await work(client)
 
     async def call(self, work: Callable[[C], Awaitable[T]]) -> T:
-        if self._is_abandoned:
+        if self.is_abandoned:
             raise ClientLost
         answer = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._run(work), self._loop))
         try:
@@ -73,13 +101,9 @@ class _Session(Generic[C]):
 
     def abandon(self) -> None:
         """Close in the background; never waits."""
-        if not self._is_abandoned:
-            self._is_abandoned, self._abandoned_at_s = True, time.monotonic()
+        if not self.is_abandoned:
+            self.is_abandoned = True
             self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._wind_up(), name="wind up"))
-
-    def left_behind_since_s(self) -> float | None:
-        """When its thread was given up, if it still runs."""
-        return self._abandoned_at_s if self._is_abandoned and self._thread.is_alive() else None
 
     async def _wind_up(self) -> None:
         try:
@@ -113,11 +137,25 @@ class Worker(Generic[C]):
         self._connect = connect
         self._disconnect = disconnect
         self._session: _Session[C] | None = None
-        self._left: list[_Session[C]] = []
+        self._threads: list[_Session[C]] = []  # all whose thread may still be there
+        self._changing_threads = threading.Lock()
+
+    def _begin(self) -> _Session[C]:
+        session = _Session(self._build, self._connect, self._disconnect)
+        with self._changing_threads:
+            self._threads.append(session)
+        return session
+
+    def vitals(self) -> Vitals:
+        """Ask every client thread for a sign of life; from one thread, at a steady pace."""
+        with self._changing_threads:
+            self._threads = [known for known in self._threads if known.is_alive]
+            known = list(self._threads)
+        return Vitals(max((one.ask() for one in known), default=0), sum(one.is_abandoned for one in known))
 
     async def call(self, work: Callable[[C], Awaitable[T]], timeout_s: float) -> T:
         """Await ``work(client)`` in its thread; raises ``TimeoutError``, ``ClientLost`` and what ``work`` raises."""
-        session = self._session = self._session or _Session(self._build, self._connect, self._disconnect)
+        session = self._session = self._session or self._begin()
         try:
             async with asyncio.timeout(timeout_s):
                 return await session.call(work)
@@ -130,17 +168,7 @@ class Worker(Generic[C]):
         if self._session is not None:
             self._forget(self._session)
 
-    def stuck_for_s(self, now_s: float) -> float:
-        """How long the oldest thread that was given up has gone on running; 0 without one. Safe from any thread.
-
-        ``now_s``: as ``time.monotonic``.
-        """
-        since = [at_s for session in list(self._left) if (at_s := session.left_behind_since_s()) is not None]
-        return max(0.0, now_s - min(since)) if since else 0.0
-
     def _forget(self, session: _Session[C]) -> None:
         session.abandon()
-        still = [known for known in self._left if known.left_behind_since_s() is not None]
-        self._left = [*still, session] if session not in still else still
         if self._session is session:
             self._session = None

@@ -1,16 +1,31 @@
-"""A development chain in a thread of its own, for tests of clients that block."""
+"""Chains for tests: a development chain in a thread of its own, and worlds of a ``Chain``, live or in memory.
+
+A world is one subnet with an owner, a validator with stake, and a miner that is not registered yet.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from subnet.chain.base import Chain, ChainSnapshot
+from subnet.chain.live import LiveChain, Timeouts, create_wallet, load_wallet
+from subnet.chain.memory import MemoryChain, MemoryLedgerChain
 from subnet.localnet.devchain.chain import DevChain, DevChainConfig
 from subnet.localnet.devchain.rpc import Server, serve_devchain
+from subnet.types import Hotkey
+
+FUNDS_RAO = 10**12
+NAMES = ("owner", "validator", "miner")
+TEMPO_BLOCKS = 30
+RATE_LIMIT_BLOCKS = 2
+CLOSED_WITHIN_S = 5.0
 
 
 @dataclass
@@ -37,26 +52,129 @@ class Running:
         """Await a coroutine in the chain's loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
 
+    def fault(self, name: str, value: Any = True) -> None:
+        """Set a switch of ``Faults``."""
+        assert name in vars(self.server.faults)
+        self.call(lambda: setattr(self.server.faults, name, value))
+
 
 @contextmanager
-def running_chain(block_time_s: float = 0.1, tempo_blocks: int = 10) -> Iterator[Running]:
+def running_chain(block_time_s: float = 0.1, tempo_blocks: int = 10, port: int = 0) -> Iterator[Running]:
     """A chain with timer blocks until the block ends."""
     chain = DevChain(DevChainConfig(block_time_s=block_time_s, tempo_blocks=tempo_blocks))
-    loop, ready, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-    box: list[Server] = []
+    ready, stop = threading.Event(), asyncio.Event()
+    box: list[Running] = []
 
     async def serve() -> None:
-        async with serve_devchain(chain) as server:
-            box.append(server)
+        async with serve_devchain(chain, port=port) as server:
+            box.append(Running(chain, server, asyncio.get_running_loop()))
             ready.set()
             await stop.wait()
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
+    def run() -> None:
+        with asyncio.Runner() as runner:  # closes its loop
+            runner.run(serve())
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     assert ready.wait(10)
     try:
-        yield Running(chain, box[0], loop)
+        yield box[0]
     finally:
-        loop.call_soon_threadsafe(stop.set)
+        box[0].loop.call_soon_threadsafe(stop.set)
         thread.join(10)
-        loop.close()
+
+
+@dataclass
+class World:
+    """``client``: a ``Chain`` of somebody by name; ``produce``: a block."""
+
+    hotkeys: dict[str, Hotkey]
+    client: Callable[[str], Chain]
+    produce: Callable[[], None]
+
+    async def until(self, chain: Chain, block: int) -> ChainSnapshot:
+        """Make blocks up to ``block``."""
+        while (snapshot := await chain.snapshot()).block < block:
+            await asyncio.to_thread(self.produce)
+        return snapshot
+
+
+@dataclass
+class LiveWorld(World):
+    """On the development chain."""
+
+    client: Callable[[str], LiveChain]
+    running: Running
+    wallets: Path
+    netuid: int
+
+    def hasty(self, name: str, read_s: float = 1.0, submit_s: float = 2.0) -> LiveChain:
+        """A client with short deadlines."""
+        wallet = load_wallet(self.wallets, name, "default")
+        return LiveChain(self.running.url, self.netuid, wallet, Timeouts(read_s, submit_s))
+
+    async def until_pooled(self) -> None:
+        """Wait for a transaction in the pool; best while the chain is stalled."""
+        async with asyncio.timeout(CLOSED_WITHIN_S):
+            for _ in itertools.repeat(None):
+                if await asyncio.to_thread(self.running.call, lambda: self.running.chain.pool.waiting):
+                    return
+
+    async def close_connections(self, code: int) -> None:
+        """See ``Server.close_connections``."""
+        await asyncio.to_thread(self.running.wait, self.running.server.close_connections(code))
+
+    async def closes_connections(self) -> None:
+        """Raises ``TimeoutError`` if any stays open."""
+
+        async def closed() -> None:
+            await asyncio.gather(*[known.socket.wait_closed() for known in self.running.server.connections])
+
+        await asyncio.to_thread(self.running.wait, asyncio.wait_for(closed(), CLOSED_WITHIN_S))
+
+
+@contextmanager
+def live_world(folder: Path, has_commit_reveal: bool = False, port: int = 0) -> Iterator[LiveWorld]:
+    """Wallets are kept in ``folder`` and used again."""
+    names = [name for name in NAMES if not (folder / name).exists()]
+    for name in names:
+        create_wallet(folder, name)
+    wallets = {name: load_wallet(folder, name, "default") for name in NAMES}
+    keys = {name: (wallet.coldkeypub.ss58_address, wallet.hotkey.ss58_address) for name, wallet in wallets.items()}
+    with running_chain(port=port) as running:
+
+        def genesis() -> int:
+            settings: dict[str, Any] = {
+                "WeightsSetRateLimit": RATE_LIMIT_BLOCKS,
+                "Tempo": TEMPO_BLOCKS,
+                "CommitRevealWeightsEnabled": has_commit_reveal,
+            }
+            netuid = running.chain.add_subnet(*keys["owner"], **settings)
+            for coldkey, _ in keys.values():
+                running.chain.endow(coldkey, FUNDS_RAO)
+            running.chain.register(netuid, *keys["validator"])
+            running.chain.set_stake(netuid, keys["validator"][1], FUNDS_RAO)
+            return netuid
+
+        netuid = running.call(genesis)
+        hotkeys = {name: Hotkey(pair[1]) for name, pair in keys.items()}
+
+        def client(name: str) -> LiveChain:
+            return LiveChain(running.url, netuid, wallets[name])
+
+        yield LiveWorld(hotkeys, client, lambda: running.call(running.chain.produce), running, folder, netuid)
+
+
+@contextmanager
+def memory_world(has_commit_reveal: bool = False) -> Iterator[World]:
+    """In memory."""
+    hotkeys = {name: Hotkey(f"hot {name}") for name in NAMES}
+    ledger = MemoryLedgerChain(
+        ("cold owner", hotkeys["owner"]),
+        tempo_blocks=TEMPO_BLOCKS,
+        weights_rate_limit_blocks=RATE_LIMIT_BLOCKS,
+        has_commit_reveal=has_commit_reveal,
+    )
+    ledger.register("cold validator", hotkeys["validator"], FUNDS_RAO)
+    yield World(hotkeys, lambda name: MemoryChain(ledger, f"cold {name}", hotkeys[name]), ledger.step)

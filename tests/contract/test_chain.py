@@ -15,7 +15,9 @@ from subnet.chain.weights import WeightSetter
 from subnet.errors import ChainError
 from subnet.localnet.devchain.scale import compact, octets
 from subnet.types import Uid
-from tests.contract.worlds import HEAD, LiveWorld, World, live_world, memory_world
+from tests.contract.chains import LiveWorld, World, live_world, memory_world
+
+HEAD = "liquid/1:7:" + "a" * 64
 
 
 @pytest.fixture(params=["memory", "live"])

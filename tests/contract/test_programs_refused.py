@@ -43,7 +43,7 @@ def test_each_wrong_start_says_what_was_found_and_what_to_type(running: Running,
     code, said = miner(running, tmp_path, *wallet, "--netuid", "77")
     assert code == EXIT_REFUSED
     assert "no subnet 77" in said
-    assert "there are: 1, 2." in said
+    assert "it has 1-2." in said
     code, said = miner(running, tmp_path, *wallet, "--netuid", "2")
     assert code == EXIT_REFUSED
     assert "btcli subnets register --netuid 2 --wallet-name mine --hotkey first" in said

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from subnet.chain.live import READ_TIMEOUT_S
+from subnet.chain.live import Timeouts
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCALNET = [sys.executable, "-m", "neurons.cli", "localnet", "--json"]
@@ -45,7 +45,7 @@ def test_a_run_goes_on_without_its_chain_and_sets_weights_when_it_is_back(tmp_pa
                 chain, stopped_at_s = chain_process(tmp_path), time.monotonic()
                 os.kill(chain, signal.SIGSTOP)
             is_later = line.startswith("round ") and int(line.split()[1]) >= 3
-            if is_later and stopped_at_s is not None and time.monotonic() - stopped_at_s > READ_TIMEOUT_S + 1:
+            if is_later and stopped_at_s is not None and time.monotonic() - stopped_at_s > Timeouts().read_s + 1:
                 os.kill(chain, signal.SIGCONT)
                 break
         rest, errors = running.communicate(timeout=300)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from subnet.chain.worker import THREAD_NAME, ClientLost, Worker
+from subnet.chain.worker import THREAD_NAME, ClientLost, Vitals, Worker
 
 SHORT_S, LONG_S = 0.05, 10.0
 
@@ -90,24 +89,11 @@ def test_a_client_that_blocks_its_thread_is_left_behind(shop: Workshop) -> None:
             await shop.worker.call(block, SHORT_S)
         await shop.worker.call(Client.answer, LONG_S)
         assert len(shop.clients) == 2
-        assert shop.worker.stuck_for_s(time.monotonic() + 100.0) > 99.0
 
     try:
         asyncio.run(main())
     finally:
         release.set()
-
-
-def test_a_client_that_hangs_and_can_be_ended_is_not_stuck(shop: Workshop) -> None:
-    async def main() -> None:
-        for _ in range(3):
-            with pytest.raises(TimeoutError):
-                await shop.worker.call(Client.hang, SHORT_S)
-        for thread in [known for known in threading.enumerate() if known.name == THREAD_NAME]:
-            await asyncio.to_thread(thread.join, LONG_S)
-        assert shop.worker.stuck_for_s(time.monotonic() + 100.0) == 0.0
-
-    asyncio.run(main())
 
 
 def test_an_error_of_the_work_reaches_the_caller_and_keeps_the_client(shop: Workshop) -> None:
@@ -151,3 +137,26 @@ def test_a_client_that_never_finishes_connecting_is_closed() -> None:
         assert await asyncio.to_thread(client.closed.wait, LONG_S)
 
     asyncio.run(main())
+
+
+def test_a_thread_that_foreign_code_blocks_is_seen_and_one_that_hangs_is_ended(shop: Workshop) -> None:
+    release = threading.Event()
+
+    async def block(client: Client) -> None:
+        release.wait(LONG_S)
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await shop.worker.call(Client.hang, SHORT_S)
+        for thread in [known for known in threading.enumerate() if known.name == THREAD_NAME]:
+            await asyncio.to_thread(thread.join, LONG_S)
+        assert shop.worker.vitals() == Vitals(0, 0)
+        with pytest.raises(TimeoutError):
+            await shop.worker.call(block, SHORT_S)
+        assert [shop.worker.vitals().num_vain for _ in range(3)] == [0, 1, 2]
+        assert shop.worker.vitals().num_left == 1
+
+    try:
+        asyncio.run(main())
+    finally:
+        release.set()

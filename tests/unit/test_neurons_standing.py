@@ -66,19 +66,18 @@ def test_a_chain_that_is_away_is_no_loss(ledger: MemoryLedgerChain) -> None:
     assert not chain.moods
 
 
-def test_the_watchdog_ends_a_process_whose_loop_is_blocked() -> None:
+def test_a_stuck_client_ends_a_process_whose_loop_is_blocked() -> None:
     program = (
-        "import time\nfrom neurons.standing import watchdog\n"
-        "with watchdog(lambda now_s: True, look_s=0.01):\n    time.sleep(60)\n"
+        "import time\nfrom neurons.standing import end_stuck\nfrom subnet.chain.watchdog import Watchdog\n"
+        "with Watchdog(lambda: 'stuck', end_stuck, tick_s=0.01):\n    time.sleep(60)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], timeout=50, check=False, capture_output=True)
     assert done.returncode == EXIT_STUCK
 
 
-def test_the_watchdog_lets_a_healthy_program_end() -> None:
+def test_a_healthy_client_lets_its_program_end() -> None:
     program = (
-        "from neurons.standing import watchdog\nimport threading\n"
-        "with watchdog(lambda now_s: False, look_s=0.01):\n    pass\n"
-        "for known in threading.enumerate():\n    known is threading.main_thread() or known.join(10)\n"
+        "from neurons.standing import end_stuck\nfrom subnet.chain.watchdog import Watchdog\n"
+        "with Watchdog(lambda: None, end_stuck, tick_s=0.01):\n    pass\n"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=50, check=False).returncode == 0
