@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from subnet.localnet.devchain import runtime_api
 from subnet.localnet.devchain.chain import DevChain, DevChainConfig
 from subnet.localnet.devchain.extrinsics import BAD_PROOF, STALE, InvalidTransaction
-from subnet.localnet.devchain.faults import Faults
 from subnet.localnet.devchain.rpc_methods import Methods, RpcError
 from subnet.localnet.devchain.scale import octets
 from tests.unit.devchain_actors import (
@@ -161,7 +160,8 @@ class NoSession:
 
 def test_requests_fail_with_substrates_codes() -> None:
     chain = new_chain()
-    methods = Methods(chain, Faults(pool_rejection="Custom error: 6"))
+    methods = Methods(chain)
+    chain.faults.pool_rejection = "Custom error: 6"
     raw = "0x" + BOB.signed(chain, transfer(DAVE, 1)).hex()
     for method, params, code in (
         ("no_such", [], -32601),

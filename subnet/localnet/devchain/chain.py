@@ -1,9 +1,10 @@
 """The chain itself, without sockets: genesis, transactions in, blocks out, state at every recent block.
 
 Blocks are made one at a time by `produce()`: by a timer (rpc) or by a test. In each block, epochs that are due run
-first, then the pool's transactions in order. Finality is immediate. Invariants: a transaction that fails costs its
-fee and changes nothing else; total issuance equals the sum of balances; alpha is conserved (see epochs); memory is
-bounded by `history_blocks`, older blocks and states are forgotten.
+first, then the pool's transactions in order. Finality is immediate unless a fault holds it back. With a state file the
+chain goes on where it was (see store); the pool is not kept. Invariants: a transaction that fails costs its fee and
+changes nothing else; total issuance equals the sum of balances; alpha is conserved (see epochs); a block is in the file
+before anybody hears of it; memory is bounded by `history_blocks`, older blocks and states are forgotten.
 
 Source: FRAME's block life cycle; fee as measured for small calls on the real chain.
 """
@@ -11,14 +12,16 @@ Source: FRAME's block life cycle; fee as measured for small calls on the real ch
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import bittensor_core as core
 
 from subnet.localnet.devchain import epochs, metadata, pallet_balances, pallet_shield, prices, subnets
+from subnet.localnet.devchain.blocks import Block, Finality
 from subnet.localnet.devchain.calls import PAID_BY_OWNER, dispatch
 from subnet.localnet.devchain.dispatch import Context, DispatchError, Rules
 from subnet.localnet.devchain.extrinsics import (
@@ -33,13 +36,17 @@ from subnet.localnet.devchain.extrinsics import (
     decode,
     verify,
 )
+from subnet.localnet.devchain.faults import Faults
 from subnet.localnet.devchain.scale import octets
 from subnet.localnet.devchain.state import Codec, State, View
+from subnet.localnet.devchain.store import Store
 
 TRANSACTION_VERSION = 1
 SS58_FORMAT = 42
 NO_HASH = "0x" + "00" * 32
 UNSIGNED_V4 = b"\x04"
+HISTORY_BLOCKS = 4096
+MIN_BLOCK_TIME_S = 0.001  # clients read it in whole milliseconds
 
 # The published signature of quicknet round 1000, for opening sealed weights offline.
 DRAND_ROUND_1000 = "b44679b9a59af2ec876b1a6b1ad52ea9b1615fc3982b19576350f93447cb1125e342b73a8dd2bacbe47e4b6b63ed5e39"
@@ -57,21 +64,22 @@ class DevChainConfig:
 
     block_time_s: float = 0.25
     tempo_blocks: int = 20
-    history_blocks: int = 4096
+    history_blocks: int = HISTORY_BLOCKS
     spec_version: int = 470  # fictitious
     fee_rao: int = 124_414
     allow_loopback: bool = True
     emission_rao: int = 10**9
     drand_signatures: Mapping[int, str] = field(default_factory=lambda: {1000: DRAND_ROUND_1000})
 
+    def __post_init__(self) -> None:
+        if not self.block_time_s >= MIN_BLOCK_TIME_S:
+            raise ValueError(f"block_time_s is {self.block_time_s}; it has to be at least {MIN_BLOCK_TIME_S}")
+        if self.history_blocks < 1:
+            raise ValueError(f"history_blocks is {self.history_blocks}; it has to be at least 1")
 
-@dataclass(frozen=True)
-class Block:
-    number: int
-    hash: str
-    parent: str
-    extrinsics: tuple[bytes, ...]
-    time_ms: int
+
+class AlreadyFinal(Exception):
+    """The newest block cannot be replaced any more."""
 
 
 def wall_clock_ms() -> int:
@@ -79,9 +87,18 @@ def wall_clock_ms() -> int:
 
 
 class DevChain:
-    """now_ms: Unix time for block timestamps; give a constant or a counter for reproducible block hashes"""
+    """now_ms: Unix time for block timestamps; give a constant or a counter for reproducible block hashes
+    state_file: where the chain lives on, None for memory alone; ConfigError refuses one, see `store`
 
-    def __init__(self, config: DevChainConfig | None = None, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+    A new chain is first written with its first block or change, or by `save`.
+    """
+
+    def __init__(
+        self,
+        config: DevChainConfig | None = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        state_file: Path | None = None,
+    ) -> None:
         self.config = config or DevChainConfig()
         self.now_ms = now_ms
         self.metadata = {
@@ -90,38 +107,79 @@ class DevChain:
         self.runtime = core.Runtime(self.metadata[15], self.config.spec_version, TRANSACTION_VERSION, SS58_FORMAT)
         self.state = State(Codec(self.runtime), self.config.history_blocks)
         self.rules = Rules(self.config.allow_loopback, self.config.emission_rao, self.config.drand_signatures)
+        self.faults = Faults()
         self.pool = Pool()
         self.blocks: dict[int, Block] = {}
         self.numbers: dict[str, int] = {}
-        self.listeners: list[Callable[[Block], None]] = []
+        self.listeners: list[Callable[[Block], None]] = []  # told of every block, in order
+        self.finality_listeners: list[Callable[[Block], None]] = []  # told of every final block, in order
         self.payments: dict[int, epochs.Payment] = {}  # each subnet's newest
-        self._genesis()
+        self.is_batching = False
+        self.store = None if state_file is None else Store(state_file)
+        self.is_restored = self.store is not None and not self.store.is_new
+        # Clients cache metadata by genesis hash: it changes with the tables.
+        genesis_hash = "0x" + blake2_256(b"liquid devchain" + self.metadata[15]).hex()
+        if self.is_restored:
+            self._restore(genesis_hash)
+        else:
+            self._genesis(genesis_hash)
+        self.finality = Finality(self.head.number)
 
     # Genesis, and what a test or the launcher changes between blocks
 
-    def _genesis(self) -> None:
+    def _genesis(self, genesis_hash: str) -> None:
+        self.state.unsaved = None if self.store is None else set()
         for uri in DEV_ACCOUNTS:
-            self.endow(core.Keypair.create_from_uri(uri).ss58_address, DEV_ENDOWMENT_RAO)
+            pallet_balances.endow(self.state, core.Keypair.create_from_uri(uri).ss58_address, DEV_ENDOWMENT_RAO)
         subnets.set_globals(self.state)
         self.state.put("Sudo", "Key", core.Keypair.create_from_uri(DEV_ACCOUNTS[0]).ss58_address)
-        # Clients cache metadata by genesis hash: it changes with the tables.
-        digest = "0x" + blake2_256(b"liquid devchain" + self.metadata[15]).hex()
-        self._append(Block(0, digest, NO_HASH, (), self.now_ms()))
+        self._append(Block(0, genesis_hash, NO_HASH, (), self.now_ms()))
+
+    def _restore(self, genesis_hash: str) -> None:
+        assert self.store is not None
+        saved = self.store.load(genesis_hash)
+        for block in saved.blocks:
+            self._append(block)
+        self.state.restore(saved.storage, saved.blocks[-1].number, saved.journals)
+        self.payments = saved.payments
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Changes of its body reach the state file together, at its end; none of them if it raises."""
+        self.is_batching = True
+        yield
+        self.is_batching = False
+        self.save()
+
+    def save(self) -> None:
+        """Everything that changed reaches the state file, if there is one. Raises ConfigError."""
+        if self.store is not None and self.state.unsaved and not self.is_batching:
+            self.store.save(self.state, self.head, self.payments)
+
+    def close(self) -> None:
+        """Saves, and lets go of the state file."""
+        if self.store is not None:
+            self.save()
+            self.store.close()
 
     def endow(self, account: str, rao: int) -> None:
         pallet_balances.endow(self.state, account, rao)
+        self.save()
 
     def add_subnet(self, owner_coldkey: str, owner_hotkey: str, **hyperparameters: Any) -> int:
         """hyperparameters: storage items by name (Tempo=20, ImmunityPeriod=100, ...); ValueError names unknown ones"""
         netuid = max(subnets.netuids(self.state), default=0) + 1
         settings = {"Tempo": self.config.tempo_blocks, **hyperparameters}
         subnets.create(self.state, netuid, (owner_coldkey, owner_hotkey), settings)
+        self.save()
         return netuid
 
     def register(self, netuid: int, coldkey: str, hotkey: str) -> int:
         """A neuron without a transaction or a price; returns its uid. Raises DispatchError."""
         with self.state.transaction():
-            return subnets.register(self.state, netuid, hotkey, coldkey)
+            uid = subnets.register(self.state, netuid, hotkey, coldkey)
+        self.save()
+        return uid
 
     def set_stake(self, netuid: int, hotkey: str, rao: int) -> None:
         """Creates or destroys alpha so that the hotkey has ``rao``, and hands out permits at once."""
@@ -129,12 +187,18 @@ class DevChain:
         subnets.add_stake(self.state, netuid, hotkey, change)
         subnets.change_alpha_out(self.state, netuid, change)
         subnets.update_permits(self.state, netuid)
+        self.save()
 
     # Reading
 
     @property
     def head(self) -> Block:
         return self.blocks[self.state.number]
+
+    @property
+    def final(self) -> Block:
+        """The newest final block."""
+        return self.blocks[self.finality.number]
 
     def hash_at(self, number: int) -> str | None:
         block = self.blocks.get(number)
@@ -187,9 +251,32 @@ class DevChain:
 
     def produce(self) -> Block:
         """One block with everything that is ready."""
+        self.save()  # what was changed since the newest block amends that one
+        return self._next_block()
+
+    def reorg(self) -> Block:
+        """Another block in place of the newest, with what is ready now. Raises AlreadyFinal.
+
+        The transactions of the replaced one return to the pool first; what amended it between blocks is undone too.
+        """
+        if self.head.number <= self.finality.number:
+            raise AlreadyFinal(f"block {self.head.number} is final")
+        self.save()
+        retracted = self.finality.retract()
+        replaced = retracted.block
+        self.state.drop_block()
+        del self.numbers[self.blocks.pop(replaced.number).hash]
+        returned = {(entry.extrinsic.signer, entry.extrinsic.nonce): entry for entry in retracted.entries}
+        self.pool.waiting = {**returned, **self.pool.waiting}
+        for entry in retracted.entries:
+            if entry.watcher is not None:
+                entry.watcher({"retracted": replaced.hash})
+        return self._next_block(replaced.time_ms + 1)  # another time, another hash
+
+    def _next_block(self, not_before_ms: int = 0) -> Block:
         parent = self.head
         number = parent.number + 1
-        now = max(self.now_ms(), parent.time_ms + 1)
+        now = max(self.now_ms(), parent.time_ms + 1, not_before_ms)
         self.state.next_block(number)
         self.state.put("System", "Number", number)
         self.state.put("Timestamp", "Now", now)
@@ -198,7 +285,7 @@ class DevChain:
         included = [octets(UNSIGNED_V4 + inherent)]
         records += [self._record(0, *self._success("Mandatory"))]
         settled: list[tuple[Waiting, bool]] = [(entry, False) for entry in self.pool.take_expired(number)]
-        for entry in self.pool.take_ready(self.nonce):
+        for entry in () if self.faults.no_inclusion else self.pool.take_ready(self.nonce):
             events = self._apply(entry.extrinsic, number)
             settled.append((entry, events is not None))
             if events is not None:
@@ -210,6 +297,7 @@ class DevChain:
         block_hash = "0x" + blake2_256(number.to_bytes(8, "little") + content).hex()
         block = Block(number, block_hash, parent.hash, tuple(included), now)
         self._append(block)
+        self.save()
         self._tell(block, settled)
         return block
 
@@ -224,7 +312,7 @@ class DevChain:
         self.blocks[block.number] = block
         self.numbers[block.hash] = block.number
         forgotten = block.number - self.config.history_blocks
-        if forgotten > 0:
+        if forgotten > 0 and forgotten in self.blocks:
             del self.numbers[self.blocks.pop(forgotten).hash]
 
     def _initialize(self, number: int) -> list[dict[str, Any]]:
@@ -269,10 +357,20 @@ class DevChain:
         return {"phase": phase, "event": {pallet: {event: fields}}, "topics": []}
 
     def _tell(self, block: Block, settled: list[tuple[Waiting, bool]]) -> None:
-        for listener in self.listeners:
+        for listener in list(self.listeners):
             listener(block)
         for entry, is_included in settled:
-            if entry.watcher is None:
-                continue
-            for status in [{"inBlock": block.hash}, {"finalized": block.hash}] if is_included else ["invalid"]:
-                entry.watcher(status)
+            if entry.watcher is not None:
+                entry.watcher({"inBlock": block.hash} if is_included else "invalid")
+        self.finality.add(block, [entry for entry, is_included in settled if is_included])
+        self.finalise()
+
+    def finalise(self) -> None:
+        """Moves finality as far as it may go, and tells; a block that history forgets next becomes final anyway."""
+        oldest = self.head.number - self.config.history_blocks + 1
+        for included in self.finality.advance(oldest if self.faults.unfinalised else self.head.number):
+            for listener in list(self.finality_listeners):
+                listener(included.block)
+            for entry in included.entries:
+                if entry.watcher is not None:
+                    entry.watcher({"finalized": included.block.hash})

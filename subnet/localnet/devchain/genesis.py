@@ -55,18 +55,20 @@ def read_genesis(path: Path) -> Genesis:
 
 
 def apply_genesis(chain: DevChain, genesis: Genesis) -> list[int]:
-    """Put everything on a new chain; returns the subnets' numbers."""
-    for account, rao in genesis.accounts.items():
-        chain.endow(account, rao)
-    numbers: list[int] = []
-    for subnet in genesis.subnets:
-        try:
-            netuid = chain.add_subnet(subnet.owner_coldkey, subnet.owner_hotkey, **subnet.settings)
-        except ValueError as error:
-            raise ConfigError(f"The genesis file's subnet {len(numbers) + 1}: {error}.") from None
-        for neuron in subnet.neurons:
-            chain.register(netuid, neuron.coldkey, neuron.hotkey)
-            if neuron.stake_rao:
-                chain.set_stake(netuid, neuron.hotkey, neuron.stake_rao)
-        numbers.append(netuid)
-    return numbers
+    """Put everything on a new chain, and at once in its state file; returns the subnets' numbers."""
+    with chain.batch():
+        for account, rao in genesis.accounts.items():
+            chain.endow(account, rao)
+        return [_apply_subnet(chain, number, subnet) for number, subnet in enumerate(genesis.subnets, 1)]
+
+
+def _apply_subnet(chain: DevChain, number: int, subnet: GenesisSubnet) -> int:
+    try:
+        netuid = chain.add_subnet(subnet.owner_coldkey, subnet.owner_hotkey, **subnet.settings)
+    except ValueError as error:
+        raise ConfigError(f"The genesis file's subnet {number}: {error}.") from None
+    for neuron in subnet.neurons:
+        chain.register(netuid, neuron.coldkey, neuron.hotkey)
+        if neuron.stake_rao:
+            chain.set_stake(netuid, neuron.hotkey, neuron.stake_rao)
+    return netuid

@@ -20,8 +20,8 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from subnet.localnet.devchain.chain import Block, DevChain
-from subnet.localnet.devchain.faults import Faults
+from subnet.localnet.devchain.blocks import Block
+from subnet.localnet.devchain.chain import DevChain
 from subnet.localnet.devchain.rpc_methods import Methods, RpcError, header
 
 MAX_FRAME_BYTES = 1 << 24
@@ -61,7 +61,7 @@ class Connection:
 
     def notifier(self, subscription: str, method: str) -> Callable[[Any], None]:
         def notify(result: Any) -> None:
-            if subscription in self.topics and not self.methods.faults.silent:
+            if subscription in self.topics and not self.methods.chain.faults.silent:
                 params = {"subscription": subscription, "result": result}
                 self.send({"jsonrpc": "2.0", "method": method, "params": params})
 
@@ -98,7 +98,7 @@ class Connection:
             self.send(self.error(None, RpcError(PARSE_ERROR, "Parse error")))
             return
         is_ours = isinstance(request, dict) and str(request.get("method")).startswith("devchain_")
-        if self.methods.faults.silent and not is_ours:
+        if self.methods.chain.faults.silent and not is_ours:
             return
         self.send([self.answer(item) for item in request] if isinstance(request, list) else self.answer(request))
 
@@ -112,8 +112,8 @@ class Server:
 
     def __init__(self, chain: DevChain) -> None:
         self.chain = chain
-        self.faults = Faults()
-        self.methods = Methods(chain, self.faults)
+        self.faults = chain.faults
+        self.methods = Methods(chain)
         self.connections: set[Connection] = set()
         self.url = ""
         self.producer: asyncio.Task[None] | None = None

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from subnet.localnet.devchain import runtime_api
-from subnet.localnet.devchain.chain import Block, DevChain
+from subnet.localnet.devchain.blocks import Block
+from subnet.localnet.devchain.chain import DevChain
 from subnet.localnet.devchain.extrinsics import MAX_EXTRINSIC_BYTES, InvalidTransaction
-from subnet.localnet.devchain.faults import Faults
 from subnet.localnet.devchain.scale import octets
 from subnet.localnet.devchain.state import View
 
@@ -70,9 +70,9 @@ def hex_or_none(raw: bytes | None) -> str | None:
 class Methods:
     """Answers requests; `call` is the only entry."""
 
-    def __init__(self, chain: DevChain, faults: Faults) -> None:
+    def __init__(self, chain: DevChain) -> None:
         self.chain = chain
-        self.faults = faults
+        self.faults = chain.faults
         self.table: dict[str, Callable[..., Any]] = {
             "chain_getHead": self.block_hash,
             "chain_getFinalizedHead": self.block_hash,

@@ -74,6 +74,8 @@ class State(View):
         super().__init__(codec)
         self.items: dict[bytes, dict[bytes, bytes]] = {}
         self.number = 0
+        self.history_blocks = history_blocks
+        self.unsaved: set[bytes] | None = None  # what was written since `store` emptied it; None without a store
         self.overwritten: deque[Overwritten] = deque([{}], maxlen=history_blocks)  # the last is the newest block's
         self.pending: list[Overwritten] = []  # open transactions, the innermost last
 
@@ -92,6 +94,8 @@ class State(View):
         self._store(key, value)
 
     def _store(self, key: bytes, value: bytes | None) -> None:
+        if self.unsaved is not None:
+            self.unsaved.add(key)
         item = self.items.setdefault(key[:PREFIX_BYTES], {})
         if value is None:
             item.pop(key, None)
@@ -128,6 +132,25 @@ class State(View):
             raise ValueError(f"block {number} does not follow {self.number}")
         self.number = number
         self.overwritten.append({})
+
+    def drop_block(self) -> None:
+        """Undoes everything that was written since the newest block began, what amended it included."""
+        if self.number == 0:
+            raise ValueError("block 0 cannot be undone")
+        for key, value in self.overwritten.pop().items():
+            self._store(key, value)
+        if not self.overwritten:  # a history of one block
+            self.overwritten.append({})
+        self.number -= 1
+
+    def restore(self, storage: dict[bytes, bytes], number: int, journals: list[Overwritten]) -> None:
+        """Everything as saved at block ``number``. journals: what the last blocks overwrote, in order"""
+        for key, value in storage.items():
+            self._store(key, value)
+        self.unsaved = set()
+        self.number = number
+        self.overwritten.clear()
+        self.overwritten.extend(journals)
 
     def at(self, number: int) -> View | None:
         """Storage as it was when block ``number`` was the newest, or None where that has been forgotten."""
