@@ -30,11 +30,17 @@ CONNECT_TIMEOUT_S = 5.0  # a peer that does not even accept a connection is gone
 class HttpPeers:
     """One neuron's connections to all others. Make it inside a running event loop."""
 
-    def __init__(self, signer: Signer, *, max_response_bytes: int = MAX_RESPONSE_BYTES) -> None:
+    def __init__(
+        self,
+        signer: Signer,
+        *,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        connector: aiohttp.TCPConnector | None = None,
+    ) -> None:
         self._signer = signer
         self._max_response_bytes = max_response_bytes
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+            connector=connector or aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
             skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept"),
             cookie_jar=aiohttp.DummyCookieJar(),
