@@ -249,7 +249,10 @@ class Outbound:
 async def behind_relay(
     gate: Gate, signer: Signer, relay: PeerAddress, timings: Timings | None = None
 ) -> AsyncIterator[Outbound]:
-    """Be reached through ``relay`` (its operator's hotkey, and an address that ends in ``RELAY_PREFIX``)."""
+    """Be reached through ``relay`` (its operator's hotkey, and an address that ends in ``RELAY_PREFIX``).
+
+    Raises an exception group with what kept the relay from taking this peer, or with the ``ConfigError`` of ``run``.
+    """
     outbound = Outbound(gate, signer, relay, timings or Timings())
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
         task = group.create_task(outbound.run(session))
