@@ -140,9 +140,9 @@ class Prober:
         return None if verify_signature(to.hotkey, signed, answer.signature) else "signature"
 
     def _may_try(self, url: str) -> bool:
-        # A name passes here: the resolver decides. One that stands for an odd spelling of an address resolves as well.
+        # A name passes here, and so does an odd spelling of an address: the resolver decides.
         host = urlsplit(url).hostname or ""
-        return self._allows_private or not (is_private(host) or host in ("0.0.0.0", "::"))
+        return host not in ("0.0.0.0", "::") and (self._allows_private or not is_private(host))
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -118,6 +118,16 @@ def test_private_addresses_are_not_connected_to(host: str) -> None:
     play(scenario)
 
 
+def test_the_address_that_means_every_address_is_nobodys() -> None:
+    async def scenario(stack: AsyncExitStack) -> None:
+        url, seen = await miner_at(stack)
+        at = ProbeRequest(url=url.replace("127.0.0.1", "0.0.0.0"))
+        assert not (await prober(stack).probe(MINER.hotkey, at)).is_reachable
+        assert seen == []
+
+    play(scenario)
+
+
 def test_a_hotkey_is_probed_a_few_times_and_only_at_origins() -> None:
     async def scenario(stack: AsyncExitStack) -> None:
         url, _ = await miner_at(stack)
