@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import aclosing
 
 from neurons.base import Neuron, announce, neuron, published_url, require_registered, run_program
 from neurons.settings import OrchestratorConfig, parse
@@ -68,16 +69,16 @@ async def orchestrate(config: OrchestratorConfig) -> None:
         seen = ChainView(snapshot)
         store = SqlLedgerStore(config.ledger_url or f"sqlite+aiosqlite:///{folder / 'ledger.sqlite'}")
         prober = Prober(me.signer, me.clock, allows_private=is_private(config.axon.external_ip or config.axon.ip))
-        blobs = StoreBlobs(folder / "blobs")
-        parts = OrchestratorParts(me.signer, store, blobs, me.clock, seen, seen.admit, prober.probe)
-        service = Orchestrator(run, parts, stop_after_rounds=config.stop_after_rounds or None)
-        await service.start()
-        verifier, axon = me.verifier(), config.axon
-        relay = _relay(run, verifier, seen) if config.relay else None
-        async with serve(service.handle, verifier, axon.ip, axon.port, request_caps(run), relay=relay) as served:
-            service.relay = _announced_relay(config, served.port) if relay is not None else ""
-            await _serve_run(me, service, seen, served.port)
-        await prober.aclose()
+        async with aclosing(prober):
+            blobs = StoreBlobs(folder / "blobs")
+            parts = OrchestratorParts(me.signer, store, blobs, me.clock, seen, seen.admit, prober.probe)
+            service = Orchestrator(run, parts, stop_after_rounds=config.stop_after_rounds or None)
+            await service.start()
+            verifier, axon = me.verifier(), config.axon
+            relay = _relay(run, verifier, seen) if config.relay else None
+            async with serve(service.handle, verifier, axon.ip, axon.port, request_caps(run), relay=relay) as served:
+                service.relay = _announced_relay(config, served.port) if relay is not None else ""
+                await _serve_run(me, service, seen, served.port)
         await store.close()
 
 

@@ -125,7 +125,7 @@ class Stream:
 
 
 class Link:
-    """One peer's connection. ``num_requests`` and ``num_bytes`` (bodies, both ways) count what it carried."""
+    """One peer's connection. ``num_requests`` and ``num_bytes`` (both ways) count what it carried."""
 
     def __init__(self, hotkey: Hotkey, socket: web.WebSocketResponse, limits: LinkLimits) -> None:
         self.hotkey = hotkey
