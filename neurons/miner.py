@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from urllib.parse import urljoin
+
+import stamina
 
 from neurons.base import (
     Neuron,
@@ -25,9 +29,12 @@ from neurons.settings import NeuronConfig, parse
 from subnet.config import RunConfig
 from subnet.data.batches import tokens
 from subnet.data.corpus import Corpus
-from subnet.errors import OutOfTurn
-from subnet.net.base import Request, Response
+from subnet.errors import ConfigError, OutOfTurn
+from subnet.log import Event, event
+from subnet.net.base import PeerAddress, Request, Response, relay_url
 from subnet.net.follower import LedgerFollower
+from subnet.net.outbound import behind_relay
+from subnet.net.reach import PROBE_PATH, answer_probe, is_reachable
 from subnet.net.server import serve
 from subnet.records import PeerRegistered
 from subnet.replica.lifecycle import Replica
@@ -65,7 +72,7 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
         async with neuron(config) as me:
             snapshot = await require_registered(me)
             orchestrator = find_orchestrator(config, snapshot)
-            _, run = await fetch_run(me, orchestrator)
+            info, run = await fetch_run(me, orchestrator)
             loop = asyncio.get_running_loop()
             corpus = await loop.run_in_executor(executor, open_corpus, run)
             speed = await loop.run_in_executor(executor, measure_tokens_per_s, run, corpus)
@@ -83,7 +90,7 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
                 data_dir=data_dir,
                 executor=executor,
             )
-            async with _served(me, site, follower, speed, replica_class) as replica:
+            async with _served(me, site, follower, speed, replica_class, info.relay) as replica:
                 try:
                     async with asyncio.TaskGroup() as group:
                         group.create_task(keep_standing(me, orchestrator.hotkey))
@@ -96,19 +103,33 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
 
 @asynccontextmanager
 async def _served(
-    me: Neuron, site: Site, follower: LedgerFollower, speed: float, replica_class: type[Replica]
+    me: Neuron, site: Site, follower: LedgerFollower, speed: float, replica_class: type[Replica], relay: str
 ) -> AsyncIterator[Replica]:
     """A replica whose routes can be reached and whose address is known to all."""
     made: list[Replica] = []
+    own_urls: list[str] = []
 
     async def handle(request: Request) -> Response:
+        if request.path == PROBE_PATH and request.method == "POST" and request.sender == site.owner and own_urls:
+            return answer_probe(request, me.signer, own_urls[0])
         if not made:
             raise OutOfTurn("This miner is still starting.")
         return await made[0].handle(request)
 
     axon = me.config.axon
-    async with serve(handle, me.verifier(), axon.ip, axon.port, request_caps(site.run)) as served:
-        url = published_url(me.config, served.port)
+    async with (
+        serve(handle, me.verifier(), axon.ip, axon.port, request_caps(site.run)) as served,
+        AsyncExitStack() as way,
+    ):
+        own_urls.append(published_url(me.config, served.port))
+        url = own_urls[0]
+        if await _needs_relay(me, site.orchestrator, url, relay):
+            at = PeerAddress(site.owner, urljoin(site.orchestrator.url, relay))
+            await way.enter_async_context(behind_relay(served.gate, me.signer, at))
+            url = relay_url(at.url, me.signer.hotkey)
+            event(Event.RELAY_USED, url=url, setting=axon.relay)
+        elif me.chain is not None:
+            await me.chain.serve_axon(axon.external_ip or axon.ip, served.port)
         registration = PeerRegistered(
             run_hash=site.run.hash(),
             role=Role.MINER,
@@ -119,13 +140,31 @@ async def _served(
             corpus_hash=Digest(site.run.data.corpus_hash),
         )
         made.append(replica_class(site, registration, follower))
-        if me.chain is not None:
-            await me.chain.serve_axon(me.config.axon.external_ip or axon.ip, served.port)
         announce(url)
         yield made[0]
+
+
+async def _needs_relay(me: Neuron, orchestrator: PeerAddress, url: str, relay: str) -> bool:
+    """Whether to be reached through the relay at ``relay`` (empty: none is offered) instead of at ``url``."""
+    match me.config.axon.relay:
+        case "never":
+            return False
+        case "always":
+            if not relay:
+                raise ConfigError(
+                    "The orchestrator offers no relay.", remedy="Make this machine reachable, with --axon.relay never."
+                )
+            return True
+        case "auto":
+            if not relay or await is_reachable(me.peers, orchestrator, url):
+                return False
+            remedy = "Forward the port and set --axon.external_ip to save the way over the relay."
+            event(Event.PROBED, level=logging.WARNING, url=url, is_reachable=False, remedy=remedy)
+            return True
 
 
 def main(argv: list[str], replica_class: type[Replica] = Replica) -> int:
     """``liquid miner``."""
     config = parse(NeuronConfig, "miner", argv)
+    stamina.instrumentation.set_on_retry_hooks(())  # each lost connection is an event of ours already
     return run_program(config, mine(config, replica_class))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import aclosing
 
 from neurons.base import Neuron, announce, neuron, published_url, require_registered, run_program
 from neurons.settings import OrchestratorConfig, parse
@@ -13,14 +14,19 @@ from subnet.config import AUTO, RunConfig, load_run_config
 from subnet.data.corpus import load_corpus
 from subnet.errors import ChainError, ConfigError, Unavailable
 from subnet.log import Event, event
+from subnet.net.auth import Verifier
+from subnet.net.base import RELAY_PREFIX
 from subnet.net.blobs import StoreBlobs
+from subnet.net.reach import Prober, is_private
+from subnet.net.relay import Relay, RelayLimits
 from subnet.net.server import serve
 from subnet.orchestrate.ledger_store import SqlLedgerStore
 from subnet.orchestrate.service import Orchestrator, OrchestratorParts
-from subnet.orchestrate.submissions import request_caps
+from subnet.orchestrate.submissions import relayed_body_bytes, request_caps
 from subnet.types import Hotkey, Role
 
 CHAIN_POLL_S = 1.0  # between looks at the chain
+UNSPECIFIED = ("", "0.0.0.0", "::")  # listening on every address, publishing none
 
 
 def resolve_run(name: str) -> RunConfig:
@@ -63,12 +69,29 @@ async def orchestrate(config: OrchestratorConfig) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         seen = ChainView(snapshot)
         store = SqlLedgerStore(config.ledger_url or f"sqlite+aiosqlite:///{folder / 'ledger.sqlite'}")
-        parts = OrchestratorParts(me.signer, store, StoreBlobs(folder / "blobs"), me.clock, seen, seen.admit)
-        service = Orchestrator(run, parts, stop_after_rounds=config.stop_after_rounds or None)
-        await service.start()
-        async with serve(service.handle, me.verifier(), config.axon.ip, config.axon.port, request_caps(run)) as served:
-            await _serve_run(me, service, seen, served.port)
+        prober = Prober(me.signer, me.clock, allows_private=is_private(config.axon.external_ip or config.axon.ip))
+        async with aclosing(prober):
+            blobs = StoreBlobs(folder / "blobs")
+            parts = OrchestratorParts(me.signer, store, blobs, me.clock, seen, seen.admit, prober.probe)
+            service = Orchestrator(run, parts, stop_after_rounds=config.stop_after_rounds or None)
+            await service.start()
+            verifier, axon = me.verifier(), config.axon
+            relay = _relay(run, verifier, seen) if config.relay else None
+            async with serve(service.handle, verifier, axon.ip, axon.port, request_caps(run), relay=relay) as served:
+                service.relay = _announced_relay(config, served.port) if relay is not None else ""
+                await _serve_run(me, service, seen, served.port)
         await store.close()
+
+
+def _relay(run: RunConfig, verifier: Verifier, seen: ChainView) -> Relay:
+    limits = RelayLimits(max_body_bytes=relayed_body_bytes(run))
+    return Relay(verifier, lambda hotkey: seen.admit(hotkey, Role.MINER), limits)
+
+
+def _announced_relay(config: OrchestratorConfig, port: int) -> str:
+    """The relay's address, or its path where this machine does not know by which address it is reached."""
+    is_unknown = (config.axon.external_ip or config.axon.ip) in UNSPECIFIED
+    return RELAY_PREFIX if is_unknown else published_url(config, port) + RELAY_PREFIX
 
 
 async def _serve_run(me: Neuron, service: Orchestrator, seen: ChainView, port: int) -> None:

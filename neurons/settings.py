@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic_settings import (
@@ -73,6 +73,9 @@ class AxonSettings(BaseModel):
     port: int = Field(8091, ge=0, le=65535, description="port to listen on; 0 takes a free one")
     external_ip: str = Field("", description="address to publish; empty: the one to listen on")
     external_port: int = Field(0, ge=0, le=65535, description="port to publish; 0: the one to listen on")
+    relay: Literal["auto", "never", "always"] = Field(
+        "auto", description="whether to be reached through the orchestrator's relay; auto: if not reached otherwise"
+    )
 
 
 class LoggingSettings(BaseModel):
@@ -160,6 +163,7 @@ class OrchestratorConfig(NeuronConfig):
 
     run: str = Field("localnet", description="preset or TOML file of the run")
     stop_after_rounds: int = Field(0, ge=0, description="stop by itself after so many rounds; 0: never")
+    relay: bool = Field(True, description="serve a relay for miners that cannot be reached")
     ledger_url: str = Field("", description="SQLAlchemy URL of the ledger; empty: SQLite in the data folder")
 
 

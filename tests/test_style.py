@@ -20,7 +20,7 @@ MAX_CONSTRUCTOR_PARAMETERS = 7
 
 # The three places that may catch everything, one handler each; each logs and counts.
 BROAD_EXCEPT: dict[str, str] = {
-    "subnet/net/server.py": "request middleware",
+    "subnet/net/gate.py": "request middleware",
     "neurons/base.py": "task supervisor",
 }
 MAX_BROAD_EXCEPT_PLACES = 3
@@ -133,7 +133,7 @@ def test_problems_sees_each_kind() -> None:
         "subnet/c.py": doc + f"def f():\n{body}\n",
         "subnet/d.py": doc + f"class C:\n    def __init__(self, {parameters}): ...\n",
         "subnet/e.py": doc + catch_all,
-        "subnet/net/server.py": doc + catch_all + catch_all,
+        "subnet/net/gate.py": doc + catch_all + catch_all,
         "incentives/f.py": doc + "print(1)",
         "tests/test_g.py": doc + "import time\ntime.sleep(1)",
         "tests/test_h.py": doc + "from time import sleep",
@@ -145,7 +145,7 @@ def test_problems_sees_each_kind() -> None:
 
 def test_problems_lets_good_files_pass() -> None:
     doc = '"""Doc."""\n'
-    assert problems("subnet/net/server.py", doc + "try:\n    pass\nexcept Exception:\n    pass\n") == []
+    assert problems("subnet/net/gate.py", doc + "try:\n    pass\nexcept Exception:\n    pass\n") == []
     assert problems("scripts/bench_x.py", doc + "print(1)") == []
     assert problems("subnet/a.py", doc + "import time\ntry:\n    time.sleep(1)\nexcept OSError:\n    pass\n") == []
 

@@ -140,7 +140,8 @@ def _orchestrator_flags(net: Network) -> list[str]:
 async def _start_miner(net: Network, name: str) -> None:
     kind = net.options.cheats.get(name)
     program = ["miner"] if kind is None else ["cheat", kind]
-    await net.processes.start(name, [*program, *_flags(net, name), *_orchestrator_flags(net)])
+    relay = ["--axon.relay", "always"] if name in net.options.relayed else []
+    await net.processes.start(name, [*program, *_flags(net, name), *_orchestrator_flags(net), *relay])
 
 
 # --- running

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from subnet.errors import ConfigError
@@ -35,6 +35,7 @@ class Options:
     folder: Path | None
     keep: bool
     settings: dict[str, object]  # of the RunConfig, by dotted name
+    relayed: tuple[str, ...] = ()  # miners that are reached through the relay only
 
     @property
     def miners(self) -> list[str]:
@@ -88,6 +89,7 @@ def parse_options(argv: list[str]) -> Options:
     add("--port", type=int, default=0, help="port of the chain; 0 takes a free one")
     add("--cheat", action="append", default=[], metavar="KIND:MINER", help="let a miner cheat, as in noise:miner-2")
     add("--kill", action="append", default=[], metavar="MINER@ROUND", help="kill a miner in a round and restart it")
+    add("--relay", action="append", default=[], metavar="MINER", help="reach a miner through the relay; or all")
     add("--json", action="store_true", help="print the summary as one JSON object on the last line")
     add("--no-chain", action="store_true", help="without chain, weights and pay")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a RunConfig setting, as in inner.beta1=0.8")
@@ -112,7 +114,10 @@ def parse_options(argv: list[str]) -> Options:
         folder=parsed.dir,
         keep=parsed.keep_dir or parsed.dir is not None,
         settings={name: _value(text) for name, text in _pairs(parsed.set, "=", "NAME=VALUE")},
+        relayed=tuple(parsed.relay),
     )
+    if "all" in options.relayed:
+        options = replace(options, relayed=tuple(options.miners))
     _check(options)
     return options
 
@@ -130,6 +135,6 @@ def _check(options: Options) -> None:
     late = sorted(miner for miner, at in options.kills.items() if options.rounds is not None and at >= options.rounds)
     if late:
         raise ConfigError(f"{', '.join(late)} would be killed after the last of {options.rounds} rounds, from 0.")
-    unknown = sorted((set(options.cheats) | set(options.kills)) - set(options.miners))
+    unknown = sorted({*options.cheats, *options.kills, *options.relayed} - set(options.miners))
     if unknown:
         raise ConfigError(f"There is no {', '.join(unknown)}; miners are {options.miners[0]} to {options.miners[-1]}.")

@@ -30,7 +30,9 @@ MAX_TARGET_CHARS = 2048  # path with query; the longest of ours is a blob key of
 MAX_QUERY_FIELDS = 16  # our routes use at most five
 MAX_TEXT_CHARS = 300  # of another side's message that we repeat in ours
 ANONYMOUS = Hotkey("")  # sender of an unsigned request to a public path
+RELAY_PREFIX = "/relay"  # where a relay takes the connections of peers, and requests for them under their hotkeys
 
+_RELAYED = re.compile(re.escape(RELAY_PREFIX) + r"/([1-9A-HJ-NP-Za-km-z]{46,50})")  # an ss58 address
 _PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")  # no percent signs, no dot segments: one spelling
 
 
@@ -158,14 +160,29 @@ def split_target(target: str) -> tuple[str, dict[str, str]]:
 
 
 def check_url(url: str) -> str:
-    """``url`` without a trailing slash; raises ``Malformed`` unless it is a bare http(s) origin, as peers publish."""
+    """``url`` without a trailing slash; raises ``Malformed`` unless it is as peers publish: a bare http(s) origin, or
+    what ``relay_url`` gives."""
     try:
         parts = urlsplit(url)
         is_origin = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_origin = False
         parts = urlsplit("")
-    rest = parts.path.strip("/") + parts.query + parts.fragment
-    if not is_origin or rest or "@" in parts.netloc or len(url) > MAX_TARGET_CHARS:
-        raise Malformed("A peer's address must be http://HOST:PORT or https://HOST:PORT.")
+    is_ours = parts.path in ("", "/") or _RELAYED.fullmatch(parts.path) is not None
+    rest = parts.query + parts.fragment
+    if not (is_origin and is_ours) or rest or "@" in parts.netloc or len(url) > MAX_TARGET_CHARS:
+        raise Malformed(
+            f"A peer's address must be http://HOST:PORT or https://HOST:PORT, or end in {RELAY_PREFIX}/HOTKEY."
+        )
     return url.rstrip("/")
+
+
+def relay_url(relay: str, hotkey: Hotkey) -> str:
+    """Address of a peer behind the relay at the address ``relay`` (which ends in ``RELAY_PREFIX``)."""
+    return f"{relay}/{hotkey}"
+
+
+def relayed_hotkey(url: str) -> Hotkey | None:
+    """Whom a relay brings requests for ``url`` to; None for an address without a relay."""
+    match = _RELAYED.fullmatch(urlsplit(url).path)
+    return Hotkey(match[1]) if match else None

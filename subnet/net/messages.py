@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from subnet.errors import Malformed
+from subnet.hashing import canonical_json
 from subnet.records import PROTOCOL, Record, decode
 from subnet.types import Digest, Hotkey, MicrobatchId, Phase, RoundId, StageId
 
@@ -88,12 +89,43 @@ class HeartbeatReply(Record):
 
 
 class RunInfo(Record):
-    """What a newcomer must know first."""
+    """What a newcomer must know first. ``relay`` is where the orchestrator's relay takes miners: an address, or a path
+    at the orchestrator's own; empty: it has none."""
 
     run: dict[str, Any]
     run_hash: Digest
     owner: Hotkey
     protocol: int
+    relay: str = ""
+
+
+class ProbeRequest(Record):
+    """Asks the orchestrator to try the address that a miner is about to publish."""
+
+    url: str
+
+
+class ProbeReply(Record):
+    """Whether the miner was reached there."""
+
+    is_reachable: bool
+
+
+class ProbeChallenge(Record):
+    """What the orchestrator asks there."""
+
+    url: str
+    nonce: str
+
+    def signed_bytes(self, hotkey: Hotkey) -> bytes:
+        """What the miner signs."""
+        return canonical_json({"probe": self.nonce, "url": self.url, "hotkey": hotkey})
+
+
+class ProbeAnswer(Record):
+    """The miner's signature."""
+
+    signature: str
 
 
 class BlobStored(Record):

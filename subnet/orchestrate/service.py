@@ -9,7 +9,7 @@ restart gets a liveness window to be heard again before it counts as lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from subnet.hashing import canonical_json, sha256
 from subnet.log import Event, event
 from subnet.net.base import ANONYMOUS, Request, Response, reply
 from subnet.net.blobs import PARTS, Blobs, round_prefix, shard_key
-from subnet.net.messages import Appended, BlobStored, Heartbeat, HeartbeatReply, RunInfo
+from subnet.net.messages import Appended, BlobStored, Heartbeat, HeartbeatReply, ProbeReply, ProbeRequest, RunInfo
 from subnet.orchestrate.ledger_store import LedgerStore
 from subnet.orchestrate.status import me, status
 from subnet.orchestrate.submissions import check
@@ -85,6 +85,7 @@ class Beacon(Protocol):
 
 
 Admit = Callable[[Hotkey, Role], bool]
+Probe = Callable[[Hotkey, ProbeRequest], Awaitable[ProbeReply]]
 
 
 def everyone(hotkey: Hotkey, role: Role) -> bool:
@@ -103,7 +104,8 @@ class NoBeacon:
 
 @dataclass(frozen=True)
 class OrchestratorParts:
-    """What an orchestrator is put together from. ``admit``: whether a hotkey may register in a role."""
+    """What an orchestrator is put together from. ``admit``: whether a hotkey may register in a role; ``probe``: whether
+    a peer answers at an address (None: nobody is probed)."""
 
     signer: OwnerSigner
     store: LedgerStore
@@ -111,6 +113,7 @@ class OrchestratorParts:
     clock: Clock
     beacon: Beacon = field(default_factory=NoBeacon)
     admit: Admit = everyone
+    probe: Probe | None = None
 
 
 class Orchestrator:
@@ -119,6 +122,7 @@ class Orchestrator:
     def __init__(self, run: RunConfig, parts: OrchestratorParts, *, stop_after_rounds: int | None = None) -> None:
         self.view = RunView()
         self.beats: dict[Hotkey, Heartbeat] = {}
+        self.relay = ""  # as ``RunInfo`` announces it
         self._run = run
         self._parts = parts
         self._stop_after_rounds = stop_after_rounds
@@ -244,7 +248,8 @@ class Orchestrator:
         match method, path:
             case "GET", "/v1/run":
                 run, view = self.view.run.model_dump(mode="json"), self.view
-                return reply(RunInfo(run=run, run_hash=view.run_hash, owner=view.owner, protocol=PROTOCOL))
+                info = RunInfo(run=run, run_hash=view.run_hash, owner=view.owner, protocol=PROTOCOL, relay=self.relay)
+                return reply(info)
             case "GET", "/v1/ledger":
                 return await self._ledger(request)
             case "GET", "/v1/status":
@@ -257,6 +262,10 @@ class Orchestrator:
                 return self._heartbeat(request)
             case "POST", "/v1/goodbye":
                 return await self._goodbye(request)
+            case "POST", "/v1/probe" if self._parts.probe is not None:
+                if not self._parts.admit(request.sender, Role.MINER):
+                    raise Forbidden("This hotkey is not admitted as a miner.")
+                return reply(await self._parts.probe(request.sender, decode(ProbeRequest, request.body)))
             case "PUT", "/v1/blobs":
                 return await self._store_blob(request)
             case _:

@@ -12,7 +12,7 @@ import math
 from subnet.config import RunConfig
 from subnet.errors import Forbidden, Malformed, OutOfTurn
 from subnet.model.flops import largest_shard_bytes
-from subnet.net.base import Caps, check_url
+from subnet.net.base import DEFAULT_CAP_BYTES, Caps, check_url, relayed_hotkey
 from subnet.records import (
     Commitment,
     LossReport,
@@ -33,6 +33,13 @@ MAX_TOKENS_PER_S = 1e9
 def request_caps(run: RunConfig) -> Caps:
     """Largest bodies that the orchestrator takes, by path."""
     return {"/v1/blobs": largest_shard_bytes(run)}
+
+
+def relayed_body_bytes(run: RunConfig) -> int:
+    """Largest body that a relay carries: fp32 values of one microbatch bound what any boundary sends, with token ids,
+    scales and envelope. Miners have the exact cap of each path."""
+    positions = run.data.sequences * (run.model.seq_len + 1)
+    return DEFAULT_CAP_BYTES + positions * (4 * run.model.width + 16)
 
 
 def check(view: RunView, sender: Hotkey, record: Record) -> bool:
@@ -67,7 +74,8 @@ def _registration(view: RunView, sender: Hotkey, record: PeerRegistered) -> bool
         raise Forbidden("A run has one orchestrator, its owner.")
     if record.role is Role.MINER and not 0 < record.tokens_per_s <= MAX_TOKENS_PER_S:
         raise Malformed("A miner registers with its measured tokens per second.")
-    check_url(record.url)
+    if relayed_hotkey(check_url(record.url)) not in (None, sender):
+        raise Malformed("That address behind a relay is another peer's.")
     known = view.peers.get(sender)
     if known is not None and known.registration.role is not record.role:
         raise Forbidden("This hotkey is registered in another role.", remedy="Use another hotkey for this program.")

@@ -1,4 +1,4 @@
-"""The contract of ``Peers``: one suite for the in-memory network and for real HTTP on loopback."""
+"""The contract of ``Peers``: one suite for the in-memory network, for real HTTP on loopback, and through a relay."""
 
 from __future__ import annotations
 
@@ -20,9 +20,21 @@ from subnet.errors import (
     Unavailable,
 )
 from subnet.net.auth import Verifier, dev_signer, verify_stamp
-from subnet.net.base import DEFAULT_CAP_BYTES, Handler, PeerAddress, Peers, Request, Response, reply
+from subnet.net.base import (
+    DEFAULT_CAP_BYTES,
+    RELAY_PREFIX,
+    Handler,
+    PeerAddress,
+    Peers,
+    Request,
+    Response,
+    relay_url,
+    reply,
+)
 from subnet.net.client import HttpPeers
 from subnet.net.memory import MemoryNetwork
+from subnet.net.outbound import behind_relay
+from subnet.net.relay import Relay, RelayLimits
 from subnet.net.server import serve
 
 SOON_S = 5.0
@@ -37,6 +49,7 @@ class World:
         self._kind = kind
         self._stack = stack
         self._memory = MemoryNetwork(max_response_bytes=MAX_RESPONSE_BYTES)
+        self._relay: PeerAddress | None = None
 
     async def join(self, name: str, handler: Handler) -> tuple[Peers, PeerAddress]:
         signer = dev_signer(f"//{name}")
@@ -46,14 +59,26 @@ class World:
         served = await self._stack.enter_async_context(serve(handler, Verifier(signer.hotkey), "127.0.0.1", 0, CAPS))
         peers = HttpPeers(signer, max_response_bytes=MAX_RESPONSE_BYTES)
         self._stack.push_async_callback(peers.aclose)
-        return peers, PeerAddress(signer.hotkey, f"http://127.0.0.1:{served.port}")
+        if self._kind == "http":
+            return peers, PeerAddress(signer.hotkey, f"http://127.0.0.1:{served.port}")
+        relay = self._relay = self._relay or await self._relay_up()
+        await self._stack.enter_async_context(behind_relay(served.gate, signer, relay))
+        return peers, PeerAddress(signer.hotkey, relay_url(relay.url, signer.hotkey))
+
+    async def _relay_up(self) -> PeerAddress:
+        operator = dev_signer("//relay")
+        verifier = Verifier(operator.hotkey)
+        relay = Relay(verifier, lambda hotkey: True, RelayLimits(max_body_bytes=2 * CAPS["/v1/forward"]))
+        serving = serve(Recorder(), verifier, "127.0.0.1", 0, relay=relay)
+        served = await self._stack.enter_async_context(serving)
+        return PeerAddress(operator.hotkey, f"http://127.0.0.1:{served.port}{RELAY_PREFIX}")
 
 
 Scenario = Callable[[World], Awaitable[None]]
 Play = Callable[[Scenario], None]
 
 
-@pytest.fixture(params=["memory", "http"])
+@pytest.fixture(params=["memory", "http", "relay"])
 def play(request: pytest.FixtureRequest) -> Play:
     def run(scenario: Scenario) -> None:
         async def main() -> None:

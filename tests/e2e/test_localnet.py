@@ -35,7 +35,8 @@ def processes_in(folder: Path) -> list[str]:
 def test_a_network_without_a_chain_trains_and_audits(tmp_path: Path) -> None:
     arguments = ["--no-chain", "--stages", "2", "--replicas", "1", "--validators", "1", "--rounds", "2", "--json"]
     every_round = ["--set", "audit.window_rounds=1", "--set", "audit.lag_rounds=1"]
-    command = [*LOCALNET, *arguments, *every_round, "--dir", str(tmp_path)]
+    # One miner is reached directly, as its probe found, the other through the orchestrator's relay.
+    command = [*LOCALNET, *arguments, *every_round, "--relay", "miner-2", "--dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
     assert done.stdout, done.stderr
     summary = json.loads(done.stdout.splitlines()[-1])
@@ -45,6 +46,10 @@ def test_a_network_without_a_chain_trains_and_audits(tmp_path: Path) -> None:
     assert summary["microbatches"] == {"complete": 256, "partial": 0, "duplicate": 0, "re-leased": 0}
     assert summary["held_out_loss"] < 5.0
     assert [miner["audits"] for miner in summary["miners"]] == [2, 2], "a window of one round: each one, each round"
+    logs = {number: (tmp_path / "logs" / f"miner-{number}.log").read_text() for number in (1, 2)}
+    assert "is_reachable=True" in logs[1]
+    assert "relay.used" not in logs[1]
+    assert "relay.used" in logs[2]
     assert processes_in(tmp_path) == []
 
 
@@ -67,7 +72,8 @@ def test_no_process_is_left_after_sigint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--nope"], ["--kill", "miner-1"], ["--cheat", "noise:miner-99"], ["--stages", "0"]]
+    "arguments",
+    [["--nope"], ["--kill", "miner-1"], ["--cheat", "noise:miner-99"], ["--relay", "miner-99"], ["--stages", "0"]],
 )
 def test_bad_options_are_refused_with_what_to_type(arguments: list[str], tmp_path: Path) -> None:
     environment = {**os.environ, "HOME": str(tmp_path)}

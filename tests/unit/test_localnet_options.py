@@ -36,6 +36,12 @@ def test_forever_has_no_last_round_and_a_temporary_folder_can_be_kept() -> None:
     assert (options.rounds, options.folder, options.keep) == (None, None, True)
 
 
+def test_miners_are_put_behind_the_relay_by_name_or_all() -> None:
+    assert parse_options([]).relayed == ()
+    assert parse_options(["--relay", "miner-2"]).relayed == ("miner-2",)
+    assert parse_options(["--stages", "2", "--replicas", "1", "--relay", "all"]).relayed == ("miner-1", "miner-2")
+
+
 def test_the_known_cheats_are_those_that_exist() -> None:
     assert set(CHEATS) == set(KINDS)
 

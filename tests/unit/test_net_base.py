@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from subnet.errors import DeadlineExceeded, LiquidError, Malformed, Unavailable
-from subnet.net.base import MAX_TEXT_CHARS, Response, check_url, opened, refuse, split_target, target_of
+from subnet.net.base import (
+    MAX_TEXT_CHARS,
+    Response,
+    check_url,
+    opened,
+    refuse,
+    relay_url,
+    relayed_hotkey,
+    split_target,
+    target_of,
+)
+from subnet.types import Hotkey
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=8), st.text(max_size=8), max_size=5))
@@ -19,18 +30,43 @@ def test_a_query_survives_its_target(query: dict[str, str]) -> None:
     assert split_target(target) == ("/v1/shards", query)
 
 
-@pytest.mark.parametrize("url", ["http://10.0.0.1:8091", "https://peer.example", "http://[::1]:80/"])
+HOTKEY = "5DAHxvWFzqVX1Kh4gNFsdeBUwZu8CrDF5xiMtnRHk2BnZAZx"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://10.0.0.1:8091", "https://peer.example", "http://[::1]:80/", f"http://10.0.0.1:8091/relay/{HOTKEY}"],
+)
 def test_origins_are_addresses(url: str) -> None:
     assert check_url(url) == url.rstrip("/")
 
 
 @pytest.mark.parametrize(
     "url",
-    ["", "10.0.0.1:80", "file:///etc/passwd", "http://", "http://a/b", "http://u@a", "http://a?x", "http://a:99999"],
+    [
+        "http://a/relay",
+        f"http://a/relay/{HOTKEY}/v1",
+        f"http://a/relay/{HOTKEY}?x",
+        f"http://a/relay/{HOTKEY[:-4]}0OIl",
+        f"http://a/relays/{HOTKEY}",
+        "",
+        "10.0.0.1:80",
+        "file:///etc/passwd",
+        "http://",
+        "http://a/b",
+        "http://u@a",
+        "http://a?x",
+        "http://a:99999",
+    ],
 )
 def test_anything_else_is_not(url: str) -> None:
     with pytest.raises(Malformed):
         check_url(url)
+
+
+def test_an_address_behind_a_relay_names_who_is_meant() -> None:
+    assert relayed_hotkey(relay_url("http://a:1/relay", Hotkey(HOTKEY))) == HOTKEY
+    assert relayed_hotkey("http://a:1") is None
 
 
 def test_an_error_survives_its_travel() -> None:

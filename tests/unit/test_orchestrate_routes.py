@@ -13,12 +13,12 @@ from subnet.clock import LoopClock, run_virtual
 from subnet.errors import Forbidden, LedgerCorrupt, Malformed, Missing
 from subnet.hashing import sha256
 from subnet.net.base import ANONYMOUS, Request
-from subnet.net.messages import BlobStored, RunInfo
+from subnet.net.messages import BlobStored, ProbeReply, ProbeRequest, RunInfo
 from subnet.orchestrate.service import MAX_ENTRIES, Orchestrator, OrchestratorParts
 from subnet.records import LedgerEntry, decode, parse_lines
 from subnet.swarm.ledger import fold
 from subnet.swarm.roster import shard_owners
-from subnet.types import Hotkey, Phase, RoundId, StageId
+from subnet.types import Hotkey, Phase, Role, RoundId, StageId
 from tests.unit.fake_swarm import MINERS, RUN, Conduct, FakeSigner, FakeSwarm, fake_swarm, registration
 
 LAZY = {name.replace("-", "_"): Conduct(skips_shards=True) for name in MINERS}
@@ -135,6 +135,35 @@ def test_status_and_me_say_what_is_going_on() -> None:
             assert (info.run_hash, info.owner) == (RUN.hash(), FakeSigner().hotkey)
             with pytest.raises(Missing):
                 await ask(swarm, "/v1/nothing")
+
+    run(main())
+
+
+def test_only_who_may_register_as_a_miner_is_probed_and_only_where_somebody_probes() -> None:
+    async def main() -> None:
+        async with fake_swarm() as swarm:
+            asked: list[tuple[Hotkey, str]] = []
+
+            async def probe(hotkey: Hotkey, request: ProbeRequest) -> ProbeReply:
+                asked.append((hotkey, request.url))
+                return ProbeReply(is_reachable=True)
+
+            def admit(hotkey: Hotkey, role: Role) -> bool:
+                return hotkey == MINERS[0] and role is Role.MINER
+
+            with pytest.raises(Missing):
+                await ask(swarm, "/v1/probe", MINERS[0], "POST", b"{}")
+            parts = OrchestratorParts(FakeSigner(), swarm.store, swarm.blobs, LoopClock(), admit=admit, probe=probe)
+            service = Orchestrator(RUN, parts)
+            await service.start()
+            body = ProbeRequest(url="http://miner.test:1").encoded()
+            found = await service.handle(Request(MINERS[0], "POST", "/v1/probe", {}, body, None))
+            assert decode(ProbeReply, found.body).is_reachable
+            with pytest.raises(Forbidden):
+                await service.handle(Request(MINERS[1], "POST", "/v1/probe", {}, body, None))
+            with pytest.raises(Malformed):
+                await service.handle(Request(MINERS[0], "POST", "/v1/probe", {}, b"{}", None))
+            assert asked == [(MINERS[0], "http://miner.test:1")]
 
     run(main())
 

@@ -10,6 +10,8 @@ import pytest
 from subnet.clock import run_virtual
 from subnet.errors import Forbidden, LiquidError, Malformed, OutOfTurn
 from subnet.hashing import sha256
+from subnet.net.auth import dev_signer
+from subnet.net.base import relay_url
 from subnet.records import Commitment, LossItem, LossReport, SegmentRoots, Verdict
 from subnet.swarm.roster import shard_owners
 from subnet.swarm.view import RoundView
@@ -44,6 +46,7 @@ def loser_of(swarm: FakeSwarm) -> tuple[Hotkey, Hotkey]:
         ({"tokens_per_s": 0.0}, Malformed, "tokens per second"),
         ({"tokens_per_s": 1e12}, Malformed, "tokens per second"),
         ({"url": "http://user@miner.test:1/path"}, Malformed, "address"),
+        ({"url": relay_url("http://relay.test:1/relay", dev_signer("//other").hotkey)}, Malformed, "another peer"),
     ],
 )
 def test_a_registration_that_does_not_fit_the_run_says_why(
