@@ -21,6 +21,8 @@ from subnet.hashing import digest_of
 from subnet.types import Digest
 
 AUTO = "auto"
+LEARNED = ("anchored", "resbm")  # kinds of boundary with an encoder and a decoder
+PREDICTOR_EMBEDDING = 32  # channels per token id inside a boundary's predictor
 
 
 class Section(BaseModel):
@@ -71,6 +73,11 @@ class BoundaryConfig(Section):
     )
     predictor_kernel: int = Field(8, ge=0, description="tokens that the predictor sees; 0: the last one, by a table")
     predictor_width: int = Field(64, ge=1, description="hidden width of the predictor, in channels")
+
+
+def has_predictor(boundary: BoundaryConfig) -> bool:
+    """Whether receivers add what the token ids alone say about the hidden state."""
+    return boundary.predictor or boundary.kind == "anchored"
 
 
 class DataConfig(Section):

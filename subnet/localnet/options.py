@@ -85,7 +85,7 @@ def parse_options(argv: list[str]) -> Options:
     add("--rounds", type=int, default=DEFAULT_ROUNDS, help="rounds until it stops by itself")
     add("--forever", action="store_true", help="run until Ctrl-C")
     add("--seed", type=int, default=1, help="seed of parameters, data order and routing")
-    add("--boundary", choices=("none", "int8"), default="int8", help="what crosses between stages")
+    add("--boundary", choices=("none", "int8", "anchored", "resbm"), default="int8", help="what crosses between stages")
     add("--port", type=int, default=0, help="port of the chain; 0 takes a free one")
     add("--cheat", action="append", default=[], metavar="KIND:MINER", help="let a miner cheat, as in noise:miner-2")
     add("--kill", action="append", default=[], metavar="MINER@ROUND", help="kill a miner in a round and restart it")

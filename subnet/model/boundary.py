@@ -20,9 +20,8 @@ from torch import Tensor
 
 from subnet.codec.quantize import dequantize_int8, pack_digits, packed_width, quantize_int8, unpack_digits
 from subnet.codec.tensors import TensorSpec, nbytes
-from subnet.config import BoundaryConfig, RunConfig
+from subnet.config import LEARNED, BoundaryConfig, RunConfig
 from subnet.hashing import draw
-from subnet.model.crossing import LEARNED
 from subnet.types import MicrobatchId
 
 SCALES_PER_OCTAVE = 8  # a token's scale is at most 9 % above its largest gradient

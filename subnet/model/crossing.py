@@ -16,11 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from subnet.config import BoundaryConfig, RunConfig
+from subnet.config import LEARNED, PREDICTOR_EMBEDDING, BoundaryConfig, RunConfig, has_predictor
 from subnet.model.decoder import RMSNorm
-
-EMBEDDING = 32  # channels per token id inside the convolutional predictor
-LEARNED = ("anchored", "resbm")
 
 
 class Predictor(nn.Module):
@@ -31,8 +28,8 @@ class Predictor(nn.Module):
         self.kernel = config.predictor_kernel
         self.table = nn.Embedding(vocab_size, width)
         if self.kernel:
-            self.embed = nn.Embedding(vocab_size, EMBEDDING)
-            self.window = nn.Linear(self.kernel * EMBEDDING, config.predictor_width, bias=False)
+            self.embed = nn.Embedding(vocab_size, PREDICTOR_EMBEDDING)
+            self.window = nn.Linear(self.kernel * PREDICTOR_EMBEDDING, config.predictor_width, bias=False)
             self.mix = nn.Linear(config.predictor_width, width, bias=False)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
@@ -78,8 +75,7 @@ class Entry(nn.Module):
         self.is_learned = boundary.kind in LEARNED
         self.has_lane = boundary.kind == "resbm"
         self.padding = width - boundary.dims
-        has_predictor = boundary.predictor or boundary.kind == "anchored"
-        self.predict = Predictor(run.model.vocab_size, width, boundary) if has_predictor else None
+        self.predict = Predictor(run.model.vocab_size, width, boundary) if has_predictor(boundary) else None
         if self.is_learned:
             self.decode = nn.Linear(boundary.dims, width, bias=False)
 

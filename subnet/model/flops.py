@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from subnet.config import ModelConfig, RunConfig
+from subnet.config import LEARNED, PREDICTOR_EMBEDDING, ModelConfig, RunConfig, has_predictor
 from subnet.types import StageId
 
 TRAINING_FACTOR = 3  # forward, and a backward of twice the forward
@@ -64,7 +64,20 @@ def stage_blocks(run: RunConfig, stage: StageId) -> int:
 def stage_flops_per_token(run: RunConfig, stage: StageId) -> float:
     """FLOPs of forward and backward per predicted token."""
     is_last = stage == run.stages.num_stages - 1
-    return TRAINING_FACTOR * _forward_flops(run.model, stage_blocks(run, stage), is_last)
+    ends = sum(2.0 * size for size in boundary_matrices(run, stage))
+    return TRAINING_FACTOR * (_forward_flops(run.model, stage_blocks(run, stage), is_last) + ends)
+
+
+def boundary_matrices(run: RunConfig, stage: StageId) -> tuple[int, ...]:
+    """Sizes of the matrices in a stage's entry and exit; tables of token ids are looked up and not counted."""
+    boundary, width = run.boundary, run.model.width
+    is_first, is_last = stage == 0, stage == run.stages.num_stages - 1
+    is_learned = boundary.kind in LEARNED
+    sizes = [boundary.dims * width] * (is_learned * (2 - is_first - is_last))
+    if has_predictor(boundary) and boundary.predictor_kernel and not is_first:
+        window = boundary.predictor_kernel * PREDICTOR_EMBEDDING * boundary.predictor_width
+        sizes += [window, boundary.predictor_width * width]
+    return tuple(sizes)
 
 
 def model_flops_per_token(run: RunConfig) -> float:
@@ -78,7 +91,12 @@ def stage_parameters(run: RunConfig, stage: StageId) -> int:
     table = model.vocab_size * model.width
     is_last = stage == run.stages.num_stages - 1
     edges = table * (int(stage == 0) + int(is_last)) + (model.width if is_last else 0)
-    return blocks * (block_parameters(model) + 2 * model.width) + edges
+    boundary = run.boundary
+    if boundary.kind in LEARNED and not is_last:
+        edges += model.width  # the gain of the exit's norm
+    if has_predictor(boundary) and stage > 0:
+        edges += table + (model.vocab_size * PREDICTOR_EMBEDDING if boundary.predictor_kernel else 0)
+    return blocks * (block_parameters(model) + 2 * model.width) + edges + sum(boundary_matrices(run, stage))
 
 
 def stage_memory_bytes(run: RunConfig, stage: StageId, pending: int) -> int:

@@ -19,7 +19,14 @@ ALL_FORMS = [
 ]
 FLAGS = {
     *("--netuid", "--wallet.path", "--wallet.name", "--wallet.hotkey", "--subtensor.network"),
-    *("--subtensor.chain_endpoint", "--axon.ip", "--axon.port", "--axon.external_ip", "--axon.external_port", "--axon.relay"),
+    *(
+        "--subtensor.chain_endpoint",
+        "--axon.ip",
+        "--axon.port",
+        "--axon.external_ip",
+        "--axon.external_port",
+        "--axon.relay",
+    ),
     *("--logging.debug", "--logging.json_lines", "--orchestrator.url", "--orchestrator.hotkey"),
     *("--neuron.data_dir", "--neuron.device"),
 }
