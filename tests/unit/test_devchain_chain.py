@@ -157,6 +157,9 @@ class NoSession:
     def notifier(self, subscription: str, method: str) -> Callable[[Any], None]:
         return lambda result: None
 
+    def later(self, action: Callable[[], None]) -> None:
+        action()
+
 
 def test_requests_fail_with_substrates_codes() -> None:
     chain = new_chain()

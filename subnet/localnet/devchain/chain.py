@@ -46,6 +46,7 @@ SS58_FORMAT = 42
 NO_HASH = "0x" + "00" * 32
 UNSIGNED_V4 = b"\x04"
 HISTORY_BLOCKS = 4096
+POOL_BYTES = 20 << 20  # substrate's default
 MIN_BLOCK_TIME_S = 0.001  # clients read it in whole milliseconds
 
 # The published signature of quicknet round 1000, for opening sealed weights offline.
@@ -234,6 +235,9 @@ class DevChain:
             raise InvalidTransaction(STALE)
         if pallet_balances.free_rao(self.state, self.payer(extrinsic)) < self.fee(extrinsic):
             raise InvalidTransaction(CANNOT_PAY)
+        waiting_bytes = sum(len(entry.extrinsic.raw) for entry in self.pool.waiting.values())
+        if waiting_bytes + len(raw) > POOL_BYTES:
+            raise InvalidTransaction(None, 1016, "Immediately Dropped: the pool is full")
         self.pool.add(Waiting(extrinsic, extrinsic.last_block(current), watcher))
         return extrinsic.hash
 

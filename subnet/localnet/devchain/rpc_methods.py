@@ -11,18 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from subnet.errors import ConfigError
 from subnet.localnet.devchain import runtime_api
 from subnet.localnet.devchain.blocks import Block
-from subnet.localnet.devchain.chain import DevChain
+from subnet.localnet.devchain.chain import AlreadyFinal, DevChain
 from subnet.localnet.devchain.extrinsics import MAX_EXTRINSIC_BYTES, InvalidTransaction
 from subnet.localnet.devchain.scale import octets
 from subnet.localnet.devchain.state import View
 
+MAX_STEPS = 1000  # blocks that one request makes, while nobody else is served
 MAX_PAGE_KEYS = 1000  # substrate's limit for state_getKeysPaged
 NO_ROOT = "0x" + "00" * 32
 
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
 SERVER_ERROR = 4003  # substrate's "Client error" of the state module
 
 
@@ -42,6 +45,9 @@ class Session(Protocol):
     def unsubscribe(self, subscription: str) -> bool: ...
 
     def notifier(self, subscription: str, method: str) -> Callable[[Any], None]: ...
+
+    def later(self, action: Callable[[], None]) -> None:
+        """Runs it once the answer to the present request is on its way."""
 
 
 def header(block: Block) -> dict[str, Any]:
@@ -74,8 +80,9 @@ class Methods:
         self.chain = chain
         self.faults = chain.faults
         self.table: dict[str, Callable[..., Any]] = {
-            "chain_getHead": self.block_hash,
-            "chain_getFinalizedHead": self.block_hash,
+            "chain_getHead": self.block_hash,  # another name of chain_getBlockHash, as in substrate
+            "chain_getFinalizedHead": lambda: chain.final.hash,
+            "chain_getFinalisedHead": lambda: chain.final.hash,
             "chain_getBlockHash": self.block_hash,
             "chain_getHeader": self.block_header,
             "chain_getBlock": self.block,
@@ -95,17 +102,17 @@ class Methods:
             "author_submitExtrinsic": self.submit,
             "devchain_produce": self.produce,
             "devchain_fault": self.fault,
+            "devchain_reorg": self.reorg,
             "rpc_methods": lambda: {"methods": sorted({*self.table, *self.session_table})},
         }
         self.session_table: dict[str, Callable[..., Any]] = {
             "author_submitAndWatchExtrinsic": self.submit_and_watch,
-            "author_unwatchExtrinsic": Session.unsubscribe,
-            "chain_subscribeNewHeads": lambda session: session.subscribe("chain_newHead"),
-            "chain_subscribeFinalizedHeads": lambda session: session.subscribe("chain_finalizedHead"),
+            "author_unwatchExtrinsic": self.unsubscribe,
+            "chain_subscribeNewHeads": lambda session: self.subscribe(session, "chain_newHead"),
+            "chain_subscribeFinalizedHeads": lambda session: self.subscribe(session, "chain_finalizedHead"),
             "chain_unsubscribeNewHeads": self.unsubscribe,
             "chain_unsubscribeFinalizedHeads": self.unsubscribe,
         }
-        self.session_table["author_unwatchExtrinsic"] = self.unsubscribe
 
     def call(self, method: str, params: list[Any], session: Session) -> Any:
         """Raises RpcError."""
@@ -118,14 +125,21 @@ class Methods:
                 return self.table[method](*params)
         except InvalidTransaction as refused:
             raise RpcError(refused.code, refused.message, refused.data) from refused
+        except ConfigError as error:  # the state file cannot be written
+            raise RpcError(INTERNAL_ERROR, str(error)) from error
         except (TypeError, ValueError) as error:
             raise RpcError(INVALID_PARAMS, f"Invalid params for {method}") from error
         raise RpcError(METHOD_NOT_FOUND, "Method not found")
 
     # Blocks
 
-    def block_hash(self, number: int | None = None) -> str | None:
-        return self.chain.head.hash if number is None else self.chain.hash_at(number)
+    def block_hash(self, number: int | str | list[Any] | None = None) -> Any:
+        """The newest block's without a number; a number may come as hexadecimal text, several as a list."""
+        if number is None:
+            return self.chain.head.hash
+        if isinstance(number, list):
+            return [self.block_hash(each) for each in number]
+        return self.chain.hash_at(int(number, 16) if isinstance(number, str) else number)
 
     def block_header(self, at: str | None = None) -> dict[str, Any] | None:
         block = self.chain.block_at(at)
@@ -207,11 +221,25 @@ class Methods:
 
     def submit_and_watch(self, session: Session, text: str) -> str:
         subscription = session.subscribe("author_extrinsicUpdate")
+        notify = session.notifier(subscription, "author_extrinsicUpdate")
+
+        def watcher(status: Any) -> None:
+            notify(status)
+            if status == "invalid" or (isinstance(status, dict) and "finalized" in status):  # nothing follows
+                session.unsubscribe(subscription)
+
         try:
-            self.submitted(text, session.notifier(subscription, "author_extrinsicUpdate"))
+            self.submitted(text, watcher)
         except (InvalidTransaction, RpcError):
             session.unsubscribe(subscription)
             raise
+        return subscription
+
+    def subscribe(self, session: Session, topic: str) -> str:
+        """The present head is the first notification."""
+        subscription = session.subscribe(topic)
+        block = self.chain.head if topic == "chain_newHead" else self.chain.final
+        session.later(lambda: session.notifier(subscription, topic)(header(block)))
         return subscription
 
     def unsubscribe(self, session: Session, subscription: str) -> bool:
@@ -220,14 +248,24 @@ class Methods:
     # Our own
 
     def produce(self, count: int = 1) -> str:
+        if type(count) is not int or not 1 <= count <= MAX_STEPS:  # a boolean is not a number here
+            raise RpcError(INVALID_PARAMS, f"Invalid params: 1 to {MAX_STEPS} blocks")
         for _ in range(count):
             self.chain.produce()
         return self.chain.head.hash
 
+    def reorg(self) -> str:
+        """Replaces the newest block; returns the new one's hash."""
+        try:
+            return self.chain.reorg().hash
+        except AlreadyFinal as error:
+            raise RpcError(SERVER_ERROR, f"Client error: {error}; first set the switch `unfinalised`") from error
+
     def fault(self, name: str, value: Any = None) -> Any:
         """Sets a switch of `Faults`; returns what it was."""
-        if name not in vars(self.faults):
-            raise RpcError(INVALID_PARAMS, f"Invalid params: the switches are {', '.join(vars(self.faults))}")
-        before = getattr(self.faults, name)
-        setattr(self.faults, name, bool(value) if isinstance(before, bool) else value)
+        try:
+            before = self.faults.switch(name, value)
+        except ValueError as error:
+            raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from error
+        self.chain.finalise()
         return before
