@@ -16,27 +16,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from subnet.config import LEARNED, PREDICTOR_EMBEDDING, BoundaryConfig, RunConfig, has_predictor
+from subnet.config import LEARNED, PREDICTOR_EMBEDDING, RunConfig, has_predictor
 from subnet.model.decoder import RMSNorm
 
 
 class Predictor(nn.Module):
     """What the token ids alone say about a hidden state: a table, and a causal kernel with one hidden layer."""
 
-    def __init__(self, vocab_size: int, width: int, config: BoundaryConfig) -> None:
+    def __init__(self, run: RunConfig) -> None:
         super().__init__()
-        self.kernel = config.predictor_kernel
+        vocab_size, width, hidden_width = run.model.vocab_size, run.model.width, run.boundary.predictor_width
+        self.kernel = run.boundary.predictor_kernel
         self.table = nn.Embedding(vocab_size, width)
         if self.kernel:
-            self.embed = nn.Embedding(vocab_size, PREDICTOR_EMBEDDING)
-            self.window = nn.Linear(self.kernel * PREDICTOR_EMBEDDING, config.predictor_width, bias=False)
-            self.mix = nn.Linear(config.predictor_width, width, bias=False)
+            self.letters = nn.Embedding(vocab_size, PREDICTOR_EMBEDDING)
+            self.window = nn.Linear(self.kernel * PREDICTOR_EMBEDDING, hidden_width, bias=False)
+            self.mix = nn.Linear(hidden_width, width, bias=False)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """A hidden state [B,T,D]; position t depends on tokens up to t."""
         predicted_BTD = self.table(tokens_BT)
         if self.kernel:
-            padded = F.pad(self.embed(tokens_BT), (0, 0, self.kernel - 1, 0))
+            padded = F.pad(self.letters(tokens_BT), (0, 0, self.kernel - 1, 0))
             windows_BTEW = padded.unfold(1, self.kernel, 1)
             predicted_BTD = predicted_BTD + self.mix(F.gelu(self.window(windows_BTEW.flatten(2))))
         return predicted_BTD  # type: ignore[no-any-return]
@@ -75,7 +76,7 @@ class Entry(nn.Module):
         self.is_learned = boundary.kind in LEARNED
         self.has_lane = boundary.kind == "resbm"
         self.padding = width - boundary.dims
-        self.predict = Predictor(run.model.vocab_size, width, boundary) if has_predictor(boundary) else None
+        self.predict = Predictor(run) if has_predictor(boundary) else None
         if self.is_learned:
             self.decode = nn.Linear(boundary.dims, width, bias=False)
 

@@ -74,7 +74,7 @@ def boundary_matrices(run: RunConfig, stage: StageId) -> tuple[int, ...]:
     is_first, is_last = stage == 0, stage == run.stages.num_stages - 1
     is_learned = boundary.kind in LEARNED
     sizes = [boundary.dims * width] * (is_learned * (2 - is_first - is_last))
-    if has_predictor(boundary) and boundary.predictor_kernel and not is_first:
+    if has_predictor(boundary) and boundary.predictor_kernel:
         window = boundary.predictor_kernel * PREDICTOR_EMBEDDING * boundary.predictor_width
         sizes += [window, boundary.predictor_width * width]
     return tuple(sizes)
@@ -94,8 +94,8 @@ def stage_parameters(run: RunConfig, stage: StageId) -> int:
     boundary = run.boundary
     if boundary.kind in LEARNED and not is_last:
         edges += model.width  # the gain of the exit's norm
-    if has_predictor(boundary) and stage > 0:
-        edges += table + (model.vocab_size * PREDICTOR_EMBEDDING if boundary.predictor_kernel else 0)
+    if has_predictor(boundary):  # its table takes the embedding's place in the first stage
+        edges += (table if stage > 0 else 0) + bool(boundary.predictor_kernel) * model.vocab_size * PREDICTOR_EMBEDDING
     return blocks * (block_parameters(model) + 2 * model.width) + edges + sum(boundary_matrices(run, stage))
 
 

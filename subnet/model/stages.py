@@ -18,23 +18,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from subnet.config import RunConfig
+from subnet.config import RunConfig, has_predictor
 from subnet.hashing import draw
 from subnet.model.boundary import dither_seed, make_boundary, roundtrip
-from subnet.model.crossing import Entry, Exit
+from subnet.model.crossing import Entry, Exit, Predictor
 from subnet.model.decoder import Block, RMSNorm
 from subnet.model.flops import balanced_cut
 from subnet.types import MicrobatchId, StageId
 
 Vector = npt.NDArray[np.float32]
-TABLES = ("embed.weight", "table.weight")  # rows by token id
+LETTERS_STD = 0.5  # the predictor's own embedding feeds a nonlinearity, not the residual stream
+TABLES = ("embed.weight", "table.weight", "letters.weight")  # rows by token id
 
 
 @dataclass(frozen=True)
 class ParameterSlot:
     """Where one parameter lies in its stage's flat vector. ``decays``: whether weight decay applies.
 
-    ``is_block_matrix``: a matrix between hidden states, not a table of tokens.
+    ``is_hidden_matrix``: a matrix from one hidden state to another: no table of token ids, and not the head.
     """
 
     name: str
@@ -42,7 +43,7 @@ class ParameterSlot:
     offset: int
     size: int
     decays: bool
-    is_block_matrix: bool
+    is_hidden_matrix: bool
 
 
 def cut(run: RunConfig) -> tuple[range, ...]:
@@ -61,7 +62,7 @@ class StageModule(nn.Module):
         self.numbers = cut(run)[stage]
         self.is_first, self.is_last = stage == 0, stage == run.stages.num_stages - 1
         if self.is_first:
-            self.embed = nn.Embedding(model.vocab_size, model.width)
+            self.embed = Predictor(run) if has_predictor(run.boundary) else nn.Embedding(model.vocab_size, model.width)
         else:
             self.entry = Entry(run)
         self.blocks = nn.ModuleList(Block(model) for _ in self.numbers)
@@ -78,9 +79,14 @@ class StageModule(nn.Module):
             if parameter.dim() < 2:
                 continue  # gains stay at one
             scale = residual if name.endswith(("out.weight", "down.weight")) else 1.0
+            std = run.model.init_std * scale
+            if name.endswith("encode.weight"):
+                std = run.model.width**-0.5  # codes of about unit variance: all levels are in use from the first step
+            elif name.endswith("letters.weight"):
+                std = LETTERS_STD
             generator = torch.Generator().manual_seed(draw(run.seed, "init", self._global_name(name)) >> 1)
             with torch.no_grad():
-                parameter.normal_(0.0, run.model.init_std * scale, generator=generator)
+                parameter.normal_(0.0, std, generator=generator)
 
     def _global_name(self, name: str) -> str:
         """The parameter's name in the whole model: blocks are numbered from its first, whatever the cut."""
@@ -105,8 +111,8 @@ def parameter_layout(module: StageModule) -> tuple[ParameterSlot, ...]:
     slots, offset = [], 0
     for name, parameter in module.named_parameters():
         decays = parameter.dim() > 1 and not name.endswith(TABLES)
-        is_block_matrix = decays and name.startswith("blocks.")
-        slots.append(ParameterSlot(name, tuple(parameter.shape), offset, parameter.numel(), decays, is_block_matrix))
+        is_hidden_matrix = decays and not name.startswith("head")
+        slots.append(ParameterSlot(name, tuple(parameter.shape), offset, parameter.numel(), decays, is_hidden_matrix))
         offset += parameter.numel()
     return tuple(slots)
 

@@ -1,8 +1,8 @@
 """The inner optimiser over one stage's parameters, AdamW or Muon, with its state as flat vectors.
 
-Muon steps along the orthogonalised momentum of every matrix inside a block; embedding, head and gains stay with AdamW.
-Its steps are scaled to AdamW's size, so that one learning rate serves both. torch's own Muon computes in bf16, which
-takes eight times as long as fp32 on a CPU; this one follows the parameters' dtype.
+Muon steps along the orthogonalised momentum of every hidden matrix; tables of token ids, head and gains stay with
+AdamW. Its steps are scaled so that one learning rate serves both. torch's own Muon computes in bf16, which takes eight
+times as long as fp32 on a CPU; this one follows the parameters' dtype.
 Not here: when to step (``subnet.train.engine``), the outer optimiser (``subnet.train.merge``).
 Invariants: the learning rate is a function of the tokens that the whole run has seen, never of local steps, so that
 replicas of all stages agree on it; equal gradients in equal order give equal bits on one machine.
@@ -24,7 +24,9 @@ from subnet.model.stages import ParameterSlot
 MUON_MOMENTUM = 0.95
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # quintic that pushes singular values to about one within five iterations
 NEWTON_SCHULZ_STEPS = 5
-ADAMW_RMS = 0.2  # usual root mean square of AdamW's update per element (arXiv:2502.16982, section 2.2)
+# Root mean square of an update per element, in learning rates. AdamW's is about 0.2 (arXiv:2502.16982, section 2.2);
+# Muon bears more, where tables share its learning rate (docs/experiments.md).
+UPDATE_RMS = 0.5
 
 
 def learning_rate_at(inner: InnerConfig, tokens: float) -> float:
@@ -72,8 +74,8 @@ class InnerOptimizer:
         self._inner = inner
         self._slots = list(zip(parameters, slots, strict=True))
         is_muon = inner.optimizer == "muon"
-        self._matrices = [item for item, slot in self._slots if is_muon and slot.is_block_matrix]
-        rest = [(item, slot) for item, slot in self._slots if not (is_muon and slot.is_block_matrix)]
+        self._matrices = [item for item, slot in self._slots if is_muon and slot.is_hidden_matrix]
+        rest = [(item, slot) for item, slot in self._slots if not (is_muon and slot.is_hidden_matrix)]
         groups = [
             {
                 "params": [item for item, slot in rest if slot.decays is wanted],
@@ -111,7 +113,7 @@ class InnerOptimizer:
                 assert item.grad is not None
                 momentum = self._momentum[item].lerp_(item.grad, 1 - MUON_MOMENTUM)
                 ahead.append(item.grad.lerp(momentum, MUON_MOMENTUM))
-            scale = ADAMW_RMS * math.sqrt(max(shape))
+            scale = UPDATE_RMS * math.sqrt(max(shape))
             for item, direction in zip(items, orthogonalise(torch.stack(ahead)), strict=True):
                 item.mul_(1 - learning_rate * self._inner.weight_decay).sub_(direction, alpha=learning_rate * scale)
 

@@ -86,7 +86,7 @@ def test_64_times_fewer_bytes_at_width_128() -> None:
 
 
 def test_a_predictor_sees_nothing_of_later_tokens() -> None:
-    predictor = Predictor(256, 16, BoundaryConfig(predictor_kernel=4))
+    predictor = Predictor(tiny_run(text_corpus(), **{"boundary.predictor_kernel": 4}))
     tokens = torch.randint(0, 256, (1, 12), generator=torch.Generator().manual_seed(0))
     changed = tokens.clone()
     changed[0, 8] = (changed[0, 8] + 1) % 256
