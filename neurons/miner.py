@@ -13,14 +13,17 @@ from neurons.base import (
     announce,
     fetch_run,
     find_orchestrator,
+    following_chain,
     neuron,
     open_corpus,
+    publish_axon,
     published_url,
     require_registered,
     run_program,
     total_memory_bytes,
 )
 from neurons.settings import NeuronConfig, parse
+from subnet.chain.feed import ChainFeed
 from subnet.config import RunConfig
 from subnet.data.batches import tokens
 from subnet.data.corpus import Corpus
@@ -62,6 +65,7 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
     torch.set_num_threads(1)
     with ThreadPoolExecutor(1, "tensors") as executor:
         async with neuron(config) as me:
+            published_url(config, config.axon.port)  # wrong addresses are told now, not after the work
             snapshot = await require_registered(me)
             orchestrator = find_orchestrator(config, snapshot)
             _, run = await fetch_run(me, orchestrator)
@@ -82,7 +86,10 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
                 data_dir=data_dir,
                 executor=executor,
             )
-            async with _served(me, site, follower, speed, replica_class) as replica:
+            async with (
+                following_chain(me, snapshot) as feed,
+                _served(me, site, follower, speed, replica_class, feed) as replica,
+            ):
                 try:
                     await replica.run()
                     # A run that has stopped is served on: its last rounds may still be audited.
@@ -93,9 +100,14 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
 
 @asynccontextmanager
 async def _served(
-    me: Neuron, site: Site, follower: LedgerFollower, speed: float, replica_class: type[Replica]
+    me: Neuron,
+    site: Site,
+    follower: LedgerFollower,
+    speed: float,
+    replica_class: type[Replica],
+    feed: ChainFeed | None,
 ) -> AsyncIterator[Replica]:
-    """A replica whose routes can be reached and whose address is known to all."""
+    """A replica whose routes can be reached and whose address is known to all; on chain as soon as the chain allows."""
     made: list[Replica] = []
 
     async def handle(request: Request) -> Response:
@@ -116,10 +128,13 @@ async def _served(
             corpus_hash=Digest(site.run.data.corpus_hash),
         )
         made.append(replica_class(site, registration, follower))
-        if me.chain is not None:
-            await me.chain.serve_axon(me.config.axon.external_ip or axon.ip, served.port)
-        announce(url)
-        yield made[0]
+        async with asyncio.TaskGroup() as group:
+            publishing = group.create_task(publish_axon(me, feed, served.port))
+            announce(url)
+            try:
+                yield made[0]
+            finally:
+                publishing.cancel()
 
 
 def main(argv: list[str], replica_class: type[Replica] = Replica) -> int:

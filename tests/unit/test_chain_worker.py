@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from subnet.chain.worker import ClientLost, Worker
+from subnet.chain.worker import THREAD_NAME, ClientLost, Vitals, Worker
 
 SHORT_S, LONG_S = 0.05, 10.0
 
@@ -89,6 +89,51 @@ def test_a_client_that_blocks_its_thread_is_left_behind(shop: Workshop) -> None:
             await shop.worker.call(block, SHORT_S)
         await shop.worker.call(Client.answer, LONG_S)
         assert len(shop.clients) == 2
+
+    try:
+        asyncio.run(main())
+    finally:
+        release.set()
+
+
+def test_a_blocked_thread_leaves_questions_unanswered_until_it_is_released(shop: Workshop) -> None:
+    release, blocked = threading.Event(), threading.Event()
+
+    async def block(client: Client) -> None:
+        blocked.set()
+        release.wait(LONG_S)
+
+    async def main() -> None:
+        assert shop.worker.vitals() == Vitals(0, 0)
+        calling = asyncio.create_task(shop.worker.call(block, LONG_S))
+        assert await asyncio.to_thread(blocked.wait, LONG_S)
+        assert [shop.worker.vitals().num_vain for _ in range(3)] == [0, 1, 2]
+        release.set()
+        await calling
+        await shop.worker.call(Client.answer, LONG_S)  # what was asked before is answered before
+        assert shop.worker.vitals() == Vitals(0, 0)
+
+    try:
+        asyncio.run(main())
+    finally:
+        release.set()
+
+
+def test_abandoned_threads_that_do_not_end_are_counted(shop: Workshop) -> None:
+    release = threading.Event()
+
+    async def block(client: Client) -> None:
+        release.wait(LONG_S)
+
+    async def main() -> None:
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await shop.worker.call(block, SHORT_S)
+        assert shop.worker.vitals().num_left == 3
+        release.set()
+        for thread in [known for known in threading.enumerate() if known.name == THREAD_NAME]:
+            await asyncio.to_thread(thread.join, LONG_S)
+        assert shop.worker.vitals() == Vitals(0, 0)
 
     try:
         asyncio.run(main())
