@@ -1,28 +1,34 @@
 """What the three programs share: start in order, stop in reverse, one supervisor for what nobody expected.
 
-Not here: what a program does. Invariants: SIGINT and SIGTERM end a program in an orderly way, a second one at once; an
-unforeseen exception is logged, counted and ends the program with ``EXIT_CRASHED``, so that a supervisor restarts it.
+Not here: what a program does. Invariants: SIGINT and SIGTERM end a program in an orderly way, a second one at once;
+every other end has an exit code that tells a supervisor whether to start again (``docs/operating.md``); a chain that is
+away ends nobody, one whose client hangs in native code ends everybody.
 """
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
+import logging
 import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from neurons import standing
 from neurons.settings import NeuronConfig
 from subnet.chain.base import Chain, ChainSnapshot
+from subnet.chain.feed import ChainFeed, Pace
+from subnet.chain.standing import Standing
+from subnet.chain.wallets import require_hotkey
+from subnet.chain.watchdog import Watchdog
 from subnet.clock import WallClock
 from subnet.config import RunConfig, parse_run_config
 from subnet.data.corpus import Corpus, load_corpus
-from subnet.errors import ChainRefused, ConfigError, LiquidError, Unavailable
+from subnet.errors import ChainError, ConfigError, LiquidError, NotRegistered, Unavailable
 from subnet.log import Event, configure_logging, event
 from subnet.net.auth import Signer, Verifier, signer_from_wallet
 from subnet.net.base import PeerAddress, Peers
@@ -32,9 +38,11 @@ from subnet.records import PROTOCOL, decode
 from subnet.types import Hotkey
 
 EXIT_CRASHED = 70  # EX_SOFTWARE of sysexits.h
+EXIT_AGAIN = 75  # EX_TEMPFAIL: start again, after a pause
 EXIT_REFUSED = 78  # EX_CONFIG: restarting will not help
 JOIN_TIMEOUT_S = 120.0  # how long a program waits for an orchestrator that is not up yet
 JOIN_PAUSE_S = 0.5
+NOWHERE = ("", "0.0.0.0", "::")  # addresses to listen on, not to be reached at
 
 
 @dataclass(frozen=True)
@@ -56,41 +64,104 @@ class Neuron:
 async def neuron(config: NeuronConfig) -> AsyncIterator[Neuron]:
     """Open wallet, chain and connections; close them in reverse."""
     wallet, clock = config.wallet, WallClock()
-    signer = signer_from_wallet(wallet.name, wallet.hotkey, wallet.path.expanduser())
-    chain: Chain | None = None
-    with ExitStack() as stack:
+    folder = wallet.path.expanduser()
+    require_hotkey(folder, wallet.name, wallet.hotkey)
+    signer = signer_from_wallet(wallet.name, wallet.hotkey, folder)
+    async with AsyncExitStack() as stack:
+        chain: Chain | None = None
         if config.has_chain:
             from subnet.chain.live import LiveChain, load_wallet
-            from subnet.chain.watchdog import Watchdog
 
-            keys = load_wallet(wallet.path.expanduser(), wallet.name, wallet.hotkey)
-            chain = live = LiveChain(config.endpoint, config.netuid, keys)
-            stack.enter_context(Watchdog(live.stuck, standing.end_stuck))
+            live = LiveChain(config.endpoint, config.netuid, load_wallet(folder, wallet.name, wallet.hotkey))
+            chain = live
+            stack.push_async_callback(live.close)
+            stack.enter_context(Watchdog(live.stuck, give_up))
         peers = HttpPeers(signer)
-        try:
-            yield Neuron(config, signer, chain, peers, clock)
-        finally:
-            await peers.aclose()
-            if chain is not None:
-                await chain.close()
+        stack.push_async_callback(peers.aclose)
+        yield Neuron(config, signer, chain, peers, clock)
+
+
+def give_up(reason: str) -> None:
+    """End this process at once, from any thread: what hangs would keep an orderly end from ending."""
+    event(Event.CHAIN_STUCK, level=logging.CRITICAL, reason=reason)
+    print(f"Giving up: {reason}. A supervisor should start this program again.", file=sys.stderr)
+    faulthandler.dump_traceback(all_threads=True)
+    sys.stderr.flush()
+    os._exit(EXIT_AGAIN)
+
+
+def how_to_register(config: NeuronConfig) -> str:
+    """What an operator types to get this wallet's hotkey a place."""
+    wallet = config.wallet
+    return (
+        f"Register it: btcli subnets register --netuid {config.netuid} --wallet {wallet.name} "
+        f"--wallet-hotkey {wallet.hotkey} --wallet-path {wallet.path.expanduser()} --network {config.endpoint}"
+    )
 
 
 async def require_registered(neuron: Neuron) -> ChainSnapshot | None:
-    """The chain as it stands, if this neuron has a place in it; ``ConfigError`` says what to type otherwise."""
+    """The chain as it stands, if this neuron has a place in it; ``NotRegistered`` says what to type otherwise."""
     if neuron.chain is None:
         return None
-    try:
-        snapshot = await neuron.chain.snapshot()
-    except ChainRefused as error:
-        raise ConfigError(error.message, remedy=error.advice) from None
-    standing.check(neuron.config, neuron.signer.hotkey, None, snapshot)
+    snapshot = await neuron.chain.snapshot()
+    if snapshot.neuron(neuron.signer.hotkey) is None:
+        config = neuron.config
+        raise NotRegistered(
+            f"Hotkey {neuron.signer.hotkey} has no place in subnet {config.netuid} on {config.endpoint}.",
+            remedy=how_to_register(config),
+        )
     return snapshot
 
 
-async def keep_standing(neuron: Neuron, owner: Hotkey) -> None:
-    """End this program when it loses its place or its owner; without a chain there is nothing to lose."""
-    if neuron.chain is not None:
-        await standing.keep_standing(neuron.config, neuron.chain, neuron.signer.hotkey, owner)
+@asynccontextmanager
+async def following_chain(
+    neuron: Neuron, first: ChainSnapshot | None, *, is_validator: bool = False, pace: Pace = Pace.TEMPO
+) -> AsyncIterator[ChainFeed | None]:
+    """Looks at the chain while the block runs, ended by what ends a neuron's life there (see ``Standing``).
+
+    None without a chain. ``first``: the snapshot that the program started from.
+    """
+    if neuron.chain is None or first is None:
+        yield None
+        return
+    config, owner = neuron.config, first.neuron(first.owner_hotkey)
+    standing = Standing(
+        first,
+        neuron.signer.hotkey,
+        remedy=how_to_register(config),
+        is_validator=is_validator,
+        axon="" if config.orchestrator.url or owner is None or owner.hotkey == neuron.signer.hotkey else owner.axon,
+    )
+    feed = ChainFeed(neuron.chain, first, pace)
+    async with asyncio.TaskGroup() as group:
+        looking = group.create_task(feed.run(standing.look))
+        try:
+            yield feed
+        finally:
+            looking.cancel()
+
+
+async def publish_axon(neuron: Neuron, feed: ChainFeed | None, port: int) -> None:
+    """Have the chain show where this neuron is reached; returns when it does.
+
+    Waits for as long as the chain is away or limits the rate. Raises ``ChainRefused`` for an address that it never
+    takes.
+    """
+    if feed is None:
+        return
+    ip, published_port = published_address(neuron.config, port)
+    async for snapshot in feed.looks():
+        me = snapshot.neuron(neuron.signer.hotkey)
+        if me is not None and me.axon == f"{ip}:{published_port}":
+            return
+        try:
+            await feed.chain.serve_axon(ip, published_port)
+        except (ChainError, Unavailable) as error:
+            if not error.retryable:
+                raise
+            event(Event.CHAIN_FAILED, level=logging.WARNING, code=error.code, reason=str(error))
+        else:
+            return
 
 
 def find_orchestrator(config: NeuronConfig, snapshot: ChainSnapshot | None) -> PeerAddress:
@@ -103,10 +174,15 @@ def find_orchestrator(config: NeuronConfig, snapshot: ChainSnapshot | None) -> P
         raise ConfigError("--orchestrator.hotkey is not the hotkey of the subnet's owner on chain.")
     if named.url:
         return PeerAddress(owner, named.url.rstrip("/"))
-    axon = next((known.axon for known in snapshot.neurons if known.hotkey == owner), "") if snapshot else ""
-    if not axon:
-        raise ConfigError("The subnet's owner serves no axon; name the orchestrator with --orchestrator.url.")
-    return PeerAddress(owner, f"http://{axon}")
+    if snapshot is None:
+        raise ConfigError("Without a chain, --orchestrator.url must say where the orchestrator is.")
+    place = snapshot.neuron(owner)
+    if place is None or not place.axon:
+        raise Unavailable(
+            f"The owner of subnet {config.netuid}, {owner}, serves no axon on {config.endpoint} yet.",
+            remedy="Start again once its orchestrator runs, or name it with --orchestrator.url.",
+        )
+    return PeerAddress(owner, f"http://{place.axon}")
 
 
 async def fetch_run(neuron: Neuron, orchestrator: PeerAddress) -> tuple[RunInfo, RunConfig]:
@@ -144,10 +220,18 @@ def total_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def published_url(config: NeuronConfig, port: int) -> str:
-    """The address that others are told."""
+def published_address(config: NeuronConfig, port: int) -> tuple[str, int]:
+    """The address that others are told; ``ConfigError`` for one that reaches nobody."""
     ip = config.axon.external_ip or config.axon.ip
-    return f"http://{ip}:{config.axon.external_port or port}"
+    if ip in NOWHERE:
+        raise ConfigError(f"{ip} reaches nobody.", remedy="Say where others reach this machine: --axon.external_ip")
+    return ip, config.axon.external_port or port
+
+
+def published_url(config: NeuronConfig, port: int) -> str:
+    """``published_address`` as a URL."""
+    ip, published_port = published_address(config, port)
+    return f"http://[{ip}]:{published_port}" if ":" in ip else f"http://{ip}:{published_port}"
 
 
 def announce(url: str) -> None:
@@ -175,9 +259,18 @@ def named_failure(error: BaseException) -> LiquidError | None:
     return None
 
 
+def exit_code(failure: LiquidError) -> int:
+    """What to tell a supervisor: whether a new start may help."""
+    if failure.retryable:
+        return EXIT_AGAIN
+    return EXIT_REFUSED if isinstance(failure, ConfigError | ChainError) else EXIT_CRASHED
+
+
 def run_program(config: NeuronConfig, work: Coroutine[Any, Any, None]) -> int:
     """Run a program's coroutine to its end; returns the exit code."""
     configure_logging(level=config.log_level, as_json=config.logging.json_lines)
+    if config.logging.trace:
+        logging.basicConfig(level=logging.DEBUG)  # what the libraries say
     try:
         asyncio.run(_supervise(work))
     except Exception as error:  # noqa: BLE001 - the supervisor: names what it knows, logs the rest
@@ -187,5 +280,5 @@ def run_program(config: NeuronConfig, work: Coroutine[Any, Any, None]) -> int:
             return EXIT_CRASHED
         event(Event.STOPPED, level=40, reason=failure.code)
         print(failure, file=sys.stderr)
-        return EXIT_REFUSED if isinstance(failure, ConfigError) else EXIT_CRASHED
+        return exit_code(failure)
     return 0

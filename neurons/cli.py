@@ -9,9 +9,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from subnet.errors import LiquidError
+from subnet.errors import ConfigError, LiquidError
 
 PARENT = "LIQUID_PARENT"  # set by a localnet for its programs
+SUPERVISED = ("miner", "validator", "orchestrator")  # their exit codes say whether to start them again
 Main = Callable[[list[str]], int]
 
 
@@ -81,7 +82,7 @@ def usage() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one program; 2 for a wrong call, 1 for a failure that has a name."""
+    """Run one program; 2 for a wrong call, 78 for a neuron's unusable configuration, 1 for any other named failure."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] not in PROGRAMS:
         wrong = bool(arguments) and arguments[0] not in ("-h", "--help")
@@ -96,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return load()(arguments[1:])
     except LiquidError as error:
         print(f"liquid {arguments[0]}: {error}", file=sys.stderr)
-        return 1
+        is_final = isinstance(error, ConfigError) and arguments[0] in SUPERVISED
+        return os.EX_CONFIG if is_final else 1
 
 
 if __name__ == "__main__":

@@ -5,27 +5,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from urllib.parse import urljoin
 
 import stamina
 
 from neurons.base import (
+    NOWHERE,
     Neuron,
     announce,
     fetch_run,
     find_orchestrator,
-    keep_standing,
+    following_chain,
     neuron,
     open_corpus,
+    publish_axon,
     published_url,
     require_registered,
     run_program,
     total_memory_bytes,
 )
 from neurons.settings import NeuronConfig, parse
+from subnet.chain.feed import ChainFeed
 from subnet.config import RunConfig
 from subnet.data.batches import tokens
 from subnet.data.corpus import Corpus
@@ -70,6 +74,8 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
     torch.set_num_threads(1)
     with ThreadPoolExecutor(1, "tensors") as executor:
         async with neuron(config) as me:
+            if config.axon.relay == "never":
+                published_url(config, config.axon.port)  # a wrong address is told now, not after the work
             snapshot = await require_registered(me)
             orchestrator = find_orchestrator(config, snapshot)
             info, run = await fetch_run(me, orchestrator)
@@ -90,22 +96,42 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
                 data_dir=data_dir,
                 executor=executor,
             )
-            async with _served(me, site, follower, speed, replica_class, info.relay) as replica:
+            make = partial(_make, me, site, follower, speed, replica_class)
+            async with (
+                following_chain(me, snapshot) as feed,
+                _served(me, site, make, feed, info.relay) as replica,
+            ):
                 try:
-                    async with asyncio.TaskGroup() as group:
-                        group.create_task(keep_standing(me, orchestrator.hotkey))
-                        await replica.run()
-                        # A run that has stopped is served on: its last rounds may still be audited.
-                        await asyncio.Event().wait()
+                    await replica.run()
+                    # A run that has stopped is served on: its last rounds may still be audited.
+                    await asyncio.Event().wait()
                 finally:
                     await replica.goodbye()
 
 
+def _make(
+    me: Neuron, site: Site, follower: LedgerFollower, speed: float, replica_class: type[Replica], url: str
+) -> Replica:
+    registration = PeerRegistered(
+        run_hash=site.run.hash(),
+        role=Role.MINER,
+        url=url,
+        tokens_per_s=speed,
+        memory_bytes=total_memory_bytes(),
+        device=me.config.neuron.device,
+        corpus_hash=Digest(site.run.data.corpus_hash),
+    )
+    return replica_class(site, registration, follower)
+
+
 @asynccontextmanager
 async def _served(
-    me: Neuron, site: Site, follower: LedgerFollower, speed: float, replica_class: type[Replica], relay: str
+    me: Neuron, site: Site, make: Callable[[str], Replica], feed: ChainFeed | None, relay: str
 ) -> AsyncIterator[Replica]:
-    """A replica whose routes can be reached and whose address is known to all."""
+    """A replica whose routes can be reached and whose address is known to all; on chain as soon as the chain allows.
+
+    ``make``: the replica that is reached at a URL. ``relay``: where the orchestrator's relay is; empty: it has none.
+    """
     made: list[Replica] = []
     own_urls: list[str] = []
 
@@ -120,47 +146,45 @@ async def _served(
     async with (
         serve(handle, me.verifier(), axon.ip, axon.port, request_caps(site.run)) as served,
         AsyncExitStack() as way,
+        asyncio.TaskGroup() as group,
     ):
-        own_urls.append(published_url(me.config, served.port))
-        url = own_urls[0]
-        if await _needs_relay(me, site.orchestrator, url, relay):
+        if await _needs_relay(me, site.orchestrator, served.port, own_urls, relay):
             at = PeerAddress(site.owner, urljoin(site.orchestrator.url, relay))
             await way.enter_async_context(behind_relay(served.gate, me.signer, at))
             url = relay_url(at.url, me.signer.hotkey)
             event(Event.RELAY_USED, url=url, setting=axon.relay)
-        elif me.chain is not None:
-            await me.chain.serve_axon(axon.external_ip or axon.ip, served.port)
-        registration = PeerRegistered(
-            run_hash=site.run.hash(),
-            role=Role.MINER,
-            url=url,
-            tokens_per_s=speed,
-            memory_bytes=total_memory_bytes(),
-            device=me.config.neuron.device,
-            corpus_hash=Digest(site.run.data.corpus_hash),
-        )
-        made.append(replica_class(site, registration, follower))
+            publishing = None  # strangers could not use an address that only signed requests of the run pass
+        else:
+            url = published_url(me.config, served.port)
+            publishing = group.create_task(publish_axon(me, feed, served.port))
+        made.append(make(url))
         announce(url)
-        yield made[0]
+        try:
+            yield made[0]
+        finally:
+            if publishing is not None:
+                publishing.cancel()
 
 
-async def _needs_relay(me: Neuron, orchestrator: PeerAddress, url: str, relay: str) -> bool:
-    """Whether to be reached through the relay at ``relay`` (empty: none is offered) instead of at ``url``."""
-    match me.config.axon.relay:
-        case "never":
-            return False
-        case "always":
-            if not relay:
-                raise ConfigError(
-                    "The orchestrator offers no relay.", remedy="Make this machine reachable, with --axon.relay never."
-                )
-            return True
-        case "auto":
-            if not relay or await is_reachable(me.peers, orchestrator, url):
-                return False
-            remedy = "Forward the port and set --axon.external_ip to save the way over the relay."
-            event(Event.PROBED, level=logging.WARNING, url=url, is_reachable=False, remedy=remedy)
-            return True
+async def _needs_relay(me: Neuron, orchestrator: PeerAddress, port: int, own_urls: list[str], relay: str) -> bool:
+    """Whether to be reached through the relay at ``relay`` (empty: none is offered) instead of at an own address.
+
+    ``own_urls`` gets the address that is probed, so that the probe can be answered.
+    """
+    axon = me.config.axon
+    if axon.relay == "always" and not relay:
+        raise ConfigError(
+            "The orchestrator offers no relay.", remedy="Make this machine reachable, with --axon.relay never."
+        )
+    if axon.relay == "always" or (axon.relay == "auto" and relay and (axon.external_ip or axon.ip) in NOWHERE):
+        return True
+    url = published_url(me.config, port)
+    own_urls.append(url)
+    if axon.relay == "never" or not relay or await is_reachable(me.peers, orchestrator, url):
+        return False
+    remedy = "Forward the port and set --axon.external_ip to save the way over the relay."
+    event(Event.PROBED, level=logging.WARNING, url=url, is_reachable=False, remedy=remedy)
+    return True
 
 
 def main(argv: list[str], replica_class: type[Replica] = Replica) -> int:

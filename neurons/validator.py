@@ -13,6 +13,7 @@ from neurons.base import (
     announce,
     fetch_run,
     find_orchestrator,
+    following_chain,
     neuron,
     open_corpus,
     require_registered,
@@ -20,11 +21,11 @@ from neurons.base import (
     total_memory_bytes,
 )
 from neurons.settings import NeuronConfig, parse
-from neurons.standing import check
-from subnet.chain.base import Chain, ChainSnapshot
+from subnet.chain.base import ChainSnapshot
+from subnet.chain.feed import ChainFeed
 from subnet.chain.weights import WeightSetter
 from subnet.config import RunConfig
-from subnet.errors import ChainError, LedgerCorrupt, Refused, Unavailable
+from subnet.errors import ChainError, Forbidden, LedgerCorrupt, Refused, Unavailable
 from subnet.log import Event, event
 from subnet.model.flops import stage_flops_per_token
 from subnet.net.base import PeerAddress
@@ -34,7 +35,8 @@ from subnet.types import Digest, Hotkey, Role, StageId
 from subnet.verify.auditor import Auditor, AuditSite, BeaconSource
 
 RETRY_S = 1.0
-CHAIN_POLL_S = 1.0  # between looks at the chain: a few blocks of a localnet, a fraction of a real one
+PERMIT_RETRY_S = 12.0  # a block of the real chain
+CHAIN_POLL_S = 1.0  # between questions for the beacon's block, which is final a block or two after it is named
 LINGER_TEMPOS = 2.5  # after the run has stopped: the owner commits the last head, and an epoch passes over it
 NOT_SERVING = "http://127.0.0.1:9"  # validators ask and are never asked; the discard port says so
 
@@ -46,30 +48,24 @@ async def validate(config: NeuronConfig) -> None:
     torch.set_num_threads(1)
     with ThreadPoolExecutor(1, "tensors") as executor:
         async with neuron(config) as me:
-            orchestrator = find_orchestrator(config, await require_registered(me))
+            snapshot = await require_registered(me)
+            orchestrator = find_orchestrator(config, snapshot)
             _, run = await fetch_run(me, orchestrator)
             corpus = await asyncio.get_running_loop().run_in_executor(executor, open_corpus, run)
             follower = LedgerFollower(me.peers, orchestrator)
             site = AuditSite(run, me.signer.hotkey, orchestrator, me.peers, corpus, executor, _beacon(me))
-            await _register(me, run, orchestrator)
-            announce(NOT_SERVING)
-            async with asyncio.TaskGroup() as group:
-                background = [group.create_task(follower.run())]
-                if me.chain is not None:
-                    background.append(group.create_task(_set_weights(me.chain, me, run, follower, orchestrator.hotkey)))
-                await Auditor(site, follower).run()
-                if me.chain is not None:
-                    await asyncio.sleep(LINGER_TEMPOS * await _tempo_s(me.chain))
-                for task in background:
-                    task.cancel()
-
-
-async def _tempo_s(chain: Chain) -> float:
-    """Length of an epoch, from two looks at the chain."""
-    first = await chain.snapshot()
-    await asyncio.sleep(CHAIN_POLL_S)
-    second = await chain.snapshot()
-    return first.tempo_blocks * CHAIN_POLL_S / max(second.block - first.block, 1)
+            async with following_chain(me, snapshot, is_validator=True) as feed:
+                await _register(me, run, orchestrator)
+                announce(NOT_SERVING)
+                async with asyncio.TaskGroup() as group:
+                    background = [group.create_task(follower.run())]
+                    if feed is not None:
+                        background.append(group.create_task(_set_weights(feed, me.signer.hotkey, run, follower)))
+                    await Auditor(site, follower).run()
+                    if feed is not None:
+                        await asyncio.sleep(LINGER_TEMPOS * (feed.tempo_s or 0.0))
+                    for task in background:
+                        task.cancel()
 
 
 def _beacon(me: Neuron) -> BeaconSource:
@@ -98,11 +94,17 @@ async def _register(me: Neuron, run: RunConfig, orchestrator: PeerAddress) -> No
         device=me.config.neuron.device,
         corpus_hash=Digest(run.data.corpus_hash),
     )
+    is_told = False
     while True:
         try:
             await me.peers.request(orchestrator, "POST", "/v1/register", registration.encoded(), timeout_s=10.0)
         except Unavailable:
             await asyncio.sleep(RETRY_S)
+        except Forbidden as error:  # no permit (yet): it may come with the next epoch
+            if not is_told:
+                event(Event.REQUEST_REFUSED, level=logging.WARNING, path="/v1/register", reason=str(error))
+            is_told = True
+            await asyncio.sleep(PERMIT_RETRY_S)
         else:
             return
 
@@ -115,34 +117,19 @@ def weights_at(entries: list[LedgerEntry], run: RunConfig, snapshot: ChainSnapsh
     return weights(scores.by_hotkey, scores.burned, snapshot.owner_hotkey, registered)
 
 
-def _say_permit(snapshot: ChainSnapshot, hotkey: Hotkey, had: bool) -> bool:
-    """Whether this validator may set weights now; a change is said once. Audits go on without."""
-    place = snapshot.neuron(hotkey)
-    has = place is not None and place.validator_permit
-    if has != had:
-        stake_rao = place.stake_rao if place else 0
-        event(Event.PERMIT_CHANGED, level=logging.WARNING, has_permit=has, stake_rao=stake_rao, block=snapshot.block)
-    return has
-
-
-async def _set_weights(chain: Chain, me: Neuron, run: RunConfig, follower: LedgerFollower, owner: Hotkey) -> None:
+async def _set_weights(feed: ChainFeed, hotkey: Hotkey, run: RunConfig, follower: LedgerFollower) -> None:
     """Once per epoch: the ledger head that the owner committed on chain, scores of that prefix, weights."""
-    setter, had_permit = WeightSetter(chain, me.signer.hotkey), True
-    while True:
+    setter = WeightSetter(feed.chain, hotkey)
+    async for snapshot in feed.looks():
         try:
-            snapshot = await chain.snapshot()
-            check(me.config, me.signer.hotkey, owner, snapshot)
-            had_permit = _say_permit(snapshot, me.signer.hotkey, had_permit)
-            is_due = setter.look(snapshot)
             head = parse_head(snapshot.commitments.get(snapshot.owner_hotkey, ""))
-            if head is not None and is_due:
+            if setter.look(snapshot) and head is not None:
                 await follower.reaches(head[0], timeout_s=CHAIN_POLL_S)
                 entries = follower.prefix(*head)
                 wanted = await asyncio.to_thread(weights_at, entries, run, snapshot)
                 await setter.set(snapshot, wanted)
         except (ChainError, Unavailable, Refused, LedgerCorrupt) as error:
             event(Event.WEIGHTS_ALARM, level=logging.WARNING, code=error.code, reason=str(error))
-        await asyncio.sleep(CHAIN_POLL_S)
 
 
 def main(argv: list[str]) -> int:

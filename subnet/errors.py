@@ -2,6 +2,7 @@
 
     LiquidError                      code, retryable, remedy
     ├── ConfigError                  also a ValueError: the operator's configuration cannot be used
+    │   └── NotRegistered            this neuron's hotkey has no place in the subnet
     ├── Refused                      a peer's input breaks a rule; nothing was changed
     │   ├── Malformed                not decodable, wrong type, unknown field, wrong shape or dtype
     │   ├── TooLarge                 over the size cap, refused before it was read
@@ -17,7 +18,7 @@
     │   ├── ChainUnreachable         retryable: connection refused or lost; no answer is DeadlineExceeded
     │   └── ChainRefused             the chain said no, under a name of its own
     │       └── ChainNotNow          retryable: rate limit, stale nonce, full pool
-    ├── Superseded                   the subnet has a new owner; a restart follows it
+    ├── OwnerChanged                 retryable, by a new start: the run has another owner or orchestrator now
     ├── LedgerCorrupt                the hash chain does not hold
     ├── JournalCorrupt               a journal or snapshot does not match its digest
     └── Diverged                     NaN or an exploding loss
@@ -53,6 +54,13 @@ class ConfigError(LiquidError, ValueError):
 
     code = "config"
     remedy = "Correct the configuration and start again."
+
+
+class NotRegistered(ConfigError):
+    """This neuron's hotkey has no place in the subnet."""
+
+    code = "not_registered"
+    remedy = "Register it with btcli subnets register."
 
 
 class Refused(LiquidError):
@@ -177,11 +185,12 @@ class ChainNotNow(ChainRefused):
     remedy = "It is tried again by itself, later."
 
 
-class Superseded(LiquidError):
-    """What this program was started for has been replaced on chain."""
+class OwnerChanged(LiquidError):
+    """The run has another owner or orchestrator than this program was started for."""
 
-    code = "superseded"
-    remedy = "Start again to follow the new owner's orchestrator."
+    code = "owner_changed"
+    retryable = True
+    remedy = "A new start finds the new one."
 
 
 class LedgerCorrupt(LiquidError):

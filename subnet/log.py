@@ -35,7 +35,6 @@ class Event(StrEnum):
     UID_CHANGED = "chain.uid-changed"
     WEIGHTS_SET = "weights.set"
     WEIGHTS_ALARM = "weights.alarm"
-    PERMIT_CHANGED = "permit.changed"
     PEER_CHANGED = "peer.changed"
     RELAY_USED = "relay.used"
     RELAY_UP = "relay.up"

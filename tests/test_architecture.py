@@ -32,7 +32,7 @@ DENIED: dict[tuple[str, str], str] = {
 }
 
 # What the programs share; neurons.cli may import each of them, inside a function, so that one starts alone.
-NEURONS_SHARED = ("neurons.base", "neurons.settings", "neurons.standing")
+NEURONS_SHARED = ("neurons.base", "neurons.settings")
 NEURONS_ENTRY = "neurons.cli"
 
 # outside library -> which of our modules may import which part of it

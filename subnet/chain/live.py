@@ -20,8 +20,9 @@ import bittensor as bt
 
 from subnet.chain.base import MAX_COMMITMENT_BYTES, ChainSnapshot, NeuronInfo
 from subnet.chain.refusals import refusal
+from subnet.chain.wallets import require_hotkey
 from subnet.chain.worker import ClientLost, Worker
-from subnet.errors import ChainError, ChainRefused, ChainUnreachable, ConfigError, DeadlineExceeded
+from subnet.errors import ChainError, ChainRefused, ChainUnreachable, DeadlineExceeded
 from subnet.log import Event, event
 from subnet.types import Hotkey, Uid
 
@@ -44,10 +45,8 @@ class Timeouts:
 
 def load_wallet(path: Path, name: str, hotkey: str) -> Any:
     """A wallet whose hotkey lies on this machine; raises ``ConfigError``."""
-    wallet = bt.Wallet(name=name, hotkey=hotkey, path=str(path))
-    if not (path / name / "hotkeys" / hotkey).is_file():
-        raise ConfigError(f"Wallet {name!r} in {path} has no hotkey {hotkey!r}.")
-    return wallet
+    require_hotkey(path, name, hotkey)
+    return bt.Wallet(name=name, hotkey=hotkey, path=str(path))
 
 
 def create_wallet(path: Path, name: str, hotkey: str = "default") -> tuple[str, Hotkey]:

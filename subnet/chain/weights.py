@@ -52,18 +52,24 @@ def holds(neuron: NeuronInfo, wanted: Mapping[Uid, float]) -> bool:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """Weights that were sent. ``block``, ``epoch``: of the snapshot that they were made from."""
+    """Weights that were sent, and the snapshot that they were made from."""
 
     wanted: Mapping[Uid, float]
-    block: int
-    epoch: int
+    made_from: ChainSnapshot
 
     def is_held(self, snapshot: ChainSnapshot, hotkey: Hotkey) -> bool:
-        """Whether the chain holds them now. Of sealed ones it only tells that and when they came."""
+        """Whether the chain holds them now, for those they were meant for. Of sealed ones it only tells when they came.
+
+        A uid that changed hands while they were on their way takes them to somebody else: they are not held.
+        """
+        meant = {known.uid: known.hotkey for known in self.made_from.neurons if known.uid in self.wanted}
+        holders = {known.uid: known.hotkey for known in snapshot.neurons if known.uid in self.wanted}
+        if meant != holders:
+            return False
         if snapshot.has_commit_reveal:
-            return snapshot.sealed_at_block.get(hotkey, -1) > self.block
+            return snapshot.sealed_at_block.get(hotkey, -1) > self.made_from.block
         me = snapshot.neuron(hotkey)
-        return me is not None and me.last_update_block > self.block and holds(me, self.wanted)
+        return me is not None and me.last_update_block > self.made_from.block and holds(me, self.wanted)
 
 
 class WeightSetter:
@@ -107,7 +113,7 @@ class WeightSetter:
         the next time; after anything else, whenever ``look`` says so.
         """
         wanted = by_uid(weights, snapshot)
-        attempt = self._tried = _Attempt(wanted, snapshot.block, snapshot.last_epoch_block)
+        attempt = self._tried = _Attempt(wanted, snapshot)
         try:
             await self._chain.set_weights(wanted, VERSION_KEY)
         except ChainError as error:
@@ -121,7 +127,7 @@ class WeightSetter:
         return is_set
 
     def _took(self, attempt: _Attempt, after: ChainSnapshot) -> None:
-        self._tried, self._done_epoch = None, attempt.epoch
+        self._tried, self._done_epoch = None, attempt.made_from.last_epoch_block
         self._quiet_since_block = after.block
         self._sealed = attempt if after.has_commit_reveal else None
         event(Event.WEIGHTS_SET, block=after.block, num_uids=len(attempt.wanted), is_sealed=after.has_commit_reveal)
@@ -129,7 +135,7 @@ class WeightSetter:
     def _look_whether_opened(self, snapshot: ChainSnapshot) -> None:
         """Sealed weights that are gone without having become ours were lost: the chain could not open them."""
         me, sealed = snapshot.neuron(self._hotkey), self._sealed
-        if sealed is None or me is None or snapshot.sealed_at_block.get(self._hotkey, -1) > sealed.block:
+        if sealed is None or me is None or snapshot.sealed_at_block.get(self._hotkey, -1) > sealed.made_from.block:
             return
         self._sealed = None
         if not holds(me, sealed.wanted):

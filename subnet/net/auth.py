@@ -140,20 +140,12 @@ def dev_signer(uri: str) -> Signer:
     return Signer(Keypair.create_from_uri(uri))
 
 
-def _is_key(file: Path) -> bool:
-    return file.is_file() and not file.name.endswith("pub.txt")
-
-
 def signer_from_wallet(name: str, hotkey: str, path: Path) -> Signer:
     """The hotkey of a wallet on disk; raises ``ConfigError`` that names the file."""
     file = path / name / "hotkeys" / hotkey
     if not file.is_file():
-        found = sorted(
-            f"{known.parent.parent.name}/{known.name}" for known in path.glob("*/hotkeys/*") if _is_key(known)
-        )
         raise ConfigError(
-            f"There is no hotkey at {file}; in {path} there are: {', '.join(found) or 'none'}.",
-            remedy=f"Name one of them (--wallet.name, --wallet.hotkey, --wallet.path), or make this one: "
-            f"btcli wallet new-hotkey --wallet-name {name} --hotkey {hotkey}",
+            f"There is no hotkey at {file}.",
+            remedy="Create it with btcli, or name another by --wallet.name, --wallet.hotkey and --wallet.path.",
         )
     return Signer(Keyfile(str(file), name=hotkey).get_keypair())

@@ -1,6 +1,6 @@
 """Chains for tests: a development chain in a thread of its own, and worlds of a ``Chain``, live or in memory.
 
-A world is one subnet with an owner, a validator with stake, and a miner that is not registered yet.
+A world is one subnet with an owner, a validator with stake, and a miner and a newcomer that are not registered yet.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from subnet.chain.live import LiveChain, Timeouts, create_wallet, load_wallet
 from subnet.chain.memory import MemoryChain, MemoryLedgerChain
 from subnet.localnet.devchain.chain import DevChain, DevChainConfig
 from subnet.localnet.devchain.rpc import Server, serve_devchain
+from subnet.localnet.devchain.subnets import PALLET, read
 from subnet.types import Hotkey
 
 FUNDS_RAO = 10**12
-NAMES = ("owner", "validator", "miner")
+NAMES = ("owner", "validator", "miner", "newcomer")
 TEMPO_BLOCKS = 30
 RATE_LIMIT_BLOCKS = 2
 CLOSED_WITHIN_S = 5.0
@@ -87,11 +88,15 @@ def running_chain(block_time_s: float = 0.1, tempo_blocks: int = 10, port: int =
 
 @dataclass
 class World:
-    """``client``: a ``Chain`` of somebody by name; ``produce``: a block."""
+    """``client``: a ``Chain`` of somebody by name; ``produce``: a block; ``prune``: give the first one's place to the
+    second; ``starve``: take a validator's stake, and its permit with it; ``hand_over``: the subnet to somebody."""
 
     hotkeys: dict[str, Hotkey]
     client: Callable[[str], Chain]
     produce: Callable[[], None]
+    prune: Callable[[str, str], None]
+    starve: Callable[[str], None]
+    hand_over: Callable[[str], None]
 
     async def until(self, chain: Chain, block: int) -> ChainSnapshot:
         """Make blocks up to ``block``."""
@@ -108,6 +113,10 @@ class LiveWorld(World):
     running: Running
     wallets: Path
     netuid: int
+
+    @property
+    def url(self) -> str:
+        return self.running.url
 
     def hasty(self, name: str, read_s: float = 1.0, submit_s: float = 2.0) -> LiveChain:
         """A client with short deadlines."""
@@ -132,6 +141,50 @@ class LiveWorld(World):
             await asyncio.gather(*[known.socket.wait_closed() for known in self.running.server.connections])
 
         await asyncio.to_thread(self.running.wait, asyncio.wait_for(closed(), CLOSED_WITHIN_S))
+
+
+@dataclass
+class LiveActs:
+    """What happens to neurons on the development chain, by name."""
+
+    running: Running
+    netuid: int
+    keys: dict[str, tuple[str, str]]
+
+    def produce(self) -> None:
+        self.running.call(self.running.chain.produce)
+
+    def prune(self, victim: str, newcomer: str) -> None:
+        chain = self.running.chain
+
+        def act() -> None:
+            state, hotkey = chain.state, self.keys[victim][1]
+            count, uid = int(read(state, "SubnetworkN", self.netuid)), int(read(state, "Uids", self.netuid, hotkey))
+            settings = {
+                "ImmunityPeriod": 0,
+                "MaxAllowedUids": count,
+                "Emission": [int(number != uid) for number in range(count)],
+            }
+            for item, value in settings.items():
+                state.put(PALLET, item, value, self.netuid)
+            assert chain.register(self.netuid, *self.keys[newcomer]) == uid
+            chain.produce()
+
+        self.running.call(act)
+
+    def starve(self, name: str) -> None:
+        chain = self.running.chain
+        self.running.call(lambda: (chain.set_stake(self.netuid, self.keys[name][1], 0), chain.produce()))
+
+    def hand_over(self, name: str) -> None:
+        chain, (coldkey, hotkey) = self.running.chain, self.keys[name]
+
+        def act() -> None:
+            chain.state.put(PALLET, "SubnetOwner", coldkey, self.netuid)
+            chain.state.put(PALLET, "SubnetOwnerHotkey", hotkey, self.netuid)
+            chain.produce()
+
+        self.running.call(act)
 
 
 @contextmanager
@@ -163,7 +216,8 @@ def live_world(folder: Path, has_commit_reveal: bool = False, port: int = 0) -> 
         def client(name: str) -> LiveChain:
             return LiveChain(running.url, netuid, wallets[name])
 
-        yield LiveWorld(hotkeys, client, lambda: running.call(running.chain.produce), running, folder, netuid)
+        acts = LiveActs(running, netuid, keys)
+        yield LiveWorld(hotkeys, client, acts.produce, acts.prune, acts.starve, acts.hand_over, running, folder, netuid)
 
 
 @contextmanager
@@ -177,4 +231,22 @@ def memory_world(has_commit_reveal: bool = False) -> Iterator[World]:
         has_commit_reveal=has_commit_reveal,
     )
     ledger.register("cold validator", hotkeys["validator"], FUNDS_RAO)
-    yield World(hotkeys, lambda name: MemoryChain(ledger, f"cold {name}", hotkeys[name]), ledger.step)
+
+    def prune(victim: str, newcomer: str) -> None:
+        place = ledger.snapshot().neuron(hotkeys[victim])
+        assert place is not None
+        ledger.replace(place.uid, f"cold {newcomer}", hotkeys[newcomer])
+        ledger.step()
+
+    def starve(name: str) -> None:
+        ledger.set_stake(hotkeys[name], 0)
+        ledger.step(TEMPO_BLOCKS)
+
+    def hand_over(name: str) -> None:
+        ledger.hand_over((f"cold {name}", hotkeys[name]))
+        ledger.step()
+
+    def client(name: str) -> MemoryChain:
+        return MemoryChain(ledger, f"cold {name}", hotkeys[name])
+
+    yield World(hotkeys, client, ledger.step, prune, starve, hand_over)

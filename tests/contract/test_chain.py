@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import bittensor_core as core
 import pytest
+from bittensor.intents import weights as sdk_weights
 
 from subnet.chain.base import MAX_COMMITMENT_BYTES
-from subnet.chain.live import create_wallet
 from subnet.chain.weights import WeightSetter
 from subnet.errors import ChainError
-from subnet.localnet.devchain.scale import compact, octets
+from subnet.localnet.devchain.scale import octets, vector
 from subnet.types import Uid
-from tests.contract.chains import LiveWorld, World, live_world, memory_world
+from tests.contract.chains import RATE_LIMIT_BLOCKS, TEMPO_BLOCKS, World, live_world, memory_world
 
+PAST_ROUND = 1000  # of drand; the development chain knows its signature
 HEAD = "liquid/1:7:" + "a" * 64
 
 
@@ -29,12 +31,6 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
 @pytest.fixture(params=["memory", "live"])
 def sealing_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     with memory_world(True) if request.param == "memory" else live_world(tmp_path, True) as made:
-        yield made
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[LiveWorld]:
-    with live_world(tmp_path, False) as made:
         yield made
 
 
@@ -119,6 +115,82 @@ def test_who_is_not_registered_is_refused(world: World) -> None:
     asyncio.run(knock())
 
 
+# --- weights in the open
+
+
+def test_everything_is_burnt_at_the_owners_place_when_nobody_qualifies(world: World) -> None:
+    async def burn() -> None:
+        validator = world.client("validator")
+        snapshot = await world.until(validator, RATE_LIMIT_BLOCKS + 1)
+        setter = WeightSetter(validator, world.hotkeys["validator"])
+        assert await setter.set(snapshot, {world.hotkeys["miner"]: 1.0})  # not registered (any more)
+        me = (await validator.snapshot()).neuron(world.hotkeys["validator"])
+        assert me is not None
+        assert me.weights == {Uid(0): 1.0}
+        await validator.close()
+
+    asyncio.run(burn())
+
+
+def test_a_reused_uid_gets_nothing_of_its_predecessor(world: World) -> None:
+    async def reuse() -> None:
+        miner, validator = world.client("miner"), world.client("validator")
+        await miner.register()
+        before = await world.until(validator, RATE_LIMIT_BLOCKS + 1)
+        setter = WeightSetter(validator, world.hotkeys["validator"])
+        scores = {world.hotkeys["miner"]: 3.0, world.hotkeys["owner"]: 1.0}
+        world.prune("miner", "newcomer")
+        assert not await setter.set(before, scores), "they went to somebody else, and are not held to be set"
+        after = await world.until(validator, before.block + 2 * RATE_LIMIT_BLOCKS + 2)
+        place = before.neuron(world.hotkeys["miner"])
+        newcomer = after.neuron(world.hotkeys["newcomer"])
+        assert place is not None
+        assert newcomer is not None
+        assert newcomer.uid == place.uid
+        assert after.neuron(world.hotkeys["miner"]) is None
+        assert setter.look(after), "the epoch's weights are still due"
+        assert await setter.set(after, scores)
+        me = (await validator.snapshot()).neuron(world.hotkeys["validator"])
+        assert me is not None
+        assert me.weights == {Uid(0): 1.0}, "what was the predecessor's burns"
+        await miner.close()
+        await validator.close()
+
+    asyncio.run(reuse())
+
+
+def test_without_a_permit_no_weights_are_due(world: World) -> None:
+    async def starve() -> None:
+        validator = world.client("validator")
+        setter = WeightSetter(validator, world.hotkeys["validator"])
+        assert setter.is_due(await world.until(validator, RATE_LIMIT_BLOCKS + 1))
+        world.starve("validator")
+        snapshot = await validator.snapshot()
+        me = snapshot.neuron(world.hotkeys["validator"])
+        assert me is not None
+        assert not me.validator_permit
+        assert not setter.is_due(snapshot)
+        await validator.close()
+
+    asyncio.run(starve())
+
+
+def test_a_subnet_can_change_hands(world: World) -> None:
+    async def sell() -> None:
+        chain = world.client("owner")
+        assert (await chain.snapshot()).owner_hotkey == world.hotkeys["owner"]
+        world.hand_over("validator")
+        snapshot = await chain.snapshot()
+        assert snapshot.owner_hotkey == world.hotkeys["validator"]
+        assert snapshot.burn_uid() == Uid(1)
+        await chain.close()
+
+    asyncio.run(sell())
+
+
+# --- sealed weights
+
+
 def test_sealed_weights_count_as_set_once_the_chain_took_them(sealing_world: World) -> None:
     world = sealing_world
 
@@ -133,71 +205,41 @@ def test_sealed_weights_count_as_set_once_the_chain_took_them(sealing_world: Wor
         me = after.neuron(world.hotkeys["validator"])
         assert me is not None
         assert not me.weights  # still sealed
+        assert after.sealed_at_block[world.hotkeys["validator"]] > snapshot.block
         assert not setter.is_due(after)
+        restarted = WeightSetter(validator, world.hotkeys["validator"])
+        later = await world.until(validator, after.block + RATE_LIMIT_BLOCKS)
+        assert not restarted.is_due(later), "what the chain still keeps sealed is this epoch's"
         await validator.close()
 
     asyncio.run(seal())
 
 
-def test_the_weights_of_a_reused_uid_are_not_inherited(served: LiveWorld) -> None:
-    """Scores follow the hotkey: who takes over a pruned miner's uid gets nothing of its weight."""
+def sealed_for_a_round_that_is_past(**vote: Any) -> tuple[bytes, int]:
+    """As the SDK seals weights, but for a drand round whose signature the development chain has on record."""
+    numbers = [vector(number.to_bytes(2, "little") for number in vote[part]) for part in ("uids", "weights")]
+    payload = octets(bytes(vote["hotkey"])) + b"".join(numbers) + int(vote["version_key"]).to_bytes(8, "little")
+    sealed, _ = core.encrypt_at_round(payload, PAST_ROUND)
+    return bytes(sealed), PAST_ROUND
 
-    async def replace() -> None:
-        miner, validator = served.client("miner"), served.client("validator")
-        await miner.register()
-        before = await validator.snapshot()
-        gone = before.neuron(served.hotkeys["miner"])
-        assert gone is not None
-        newcomer = create_wallet(served.wallets, "newcomer")
 
-        def prune() -> None:
-            state = served.running.chain.state
-            state.put("SubtensorModule", "MaxAllowedUids", len(before.neurons), served.netuid)
-            state.put("SubtensorModule", "ImmunityPeriod", 0, served.netuid)
-            state.put("SubtensorModule", "Emission", [1, 1, 0], served.netuid)  # the miner is the least useful
-            served.running.chain.register(served.netuid, *newcomer)
+def test_sealed_weights_are_opened_at_their_epoch(sealing_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # No fake can stand in here: nobody can sign a future round, so the SDK's own sealing is given a past one.
+    monkeypatch.setattr(sdk_weights._core, "get_encrypted_commit_v2", sealed_for_a_round_that_is_past)
+    world = sealing_world
 
-        served.running.call(prune)
-        after = await validator.snapshot()
-        taken = after.neuron(newcomer[1])
-        assert taken is not None
-        assert taken.uid == gone.uid
-        assert after.neuron(served.hotkeys["miner"]) is None
-        setter = WeightSetter(validator, served.hotkeys["validator"])
-        assert await setter.set(after, {served.hotkeys["miner"]: 1.0})
-        weights = (await validator.snapshot()).neurons[1].weights
-        assert weights.get(taken.uid, 0.0) == 0.0
-        assert weights[after.burn_uid()] == 1.0
-        await miner.close()
+    async def reveal() -> None:
+        validator = world.client("validator")
+        snapshot = await world.until(validator, RATE_LIMIT_BLOCKS + 1)
+        setter = WeightSetter(validator, world.hotkeys["validator"])
+        wanted = {world.hotkeys["owner"]: 1.0, world.hotkeys["validator"]: 3.0}
+        assert await setter.set(snapshot, wanted)
+        opened = await world.until(validator, snapshot.block + 2 * TEMPO_BLOCKS + 1)
+        me = opened.neuron(world.hotkeys["validator"])
+        assert me is not None
+        assert me.weights == {Uid(0): pytest.approx(0.25, abs=1e-3), Uid(1): pytest.approx(0.75, abs=1e-3)}
+        assert opened.sealed_at_block == {}
+        assert setter.look(opened), "the next epoch's are due"
         await validator.close()
 
-    asyncio.run(replace())
-
-
-def test_sealed_weights_are_opened_and_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No beacon can be had offline: the SDK's seal is made for the recorded round that the chain can open."""
-
-    def seal(uids: list[int], weights: list[int], version_key: int, hotkey: bytes, **_: object) -> tuple[bytes, int]:
-        columns = [
-            compact(len(part)) + b"".join(item.to_bytes(2, "little") for item in part) for part in (uids, weights)
-        ]
-        payload = octets(bytes(hotkey)) + b"".join(columns) + version_key.to_bytes(8, "little")
-        sealed, reveal_round = core.encrypt_at_round(payload, 1000)
-        return bytes(sealed), reveal_round
-
-    monkeypatch.setattr(core, "get_encrypted_commit_v2", seal)
-    with live_world(tmp_path, True) as world:
-
-        async def vote() -> None:
-            validator = world.client("validator")
-            snapshot = await world.until(validator, 3)
-            setter = WeightSetter(validator, world.hotkeys["validator"])
-            assert await setter.set(snapshot, {world.hotkeys["owner"]: 1.0})
-            after = await world.until(validator, snapshot.block + 3 * snapshot.tempo_blocks)
-            me = after.neuron(world.hotkeys["validator"])
-            assert me is not None
-            assert me.weights == {Uid(0): 1.0}
-            assert not after.sealed_at_block
-            await validator.close()
-
-        asyncio.run(vote())
+    asyncio.run(reveal())

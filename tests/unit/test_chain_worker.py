@@ -96,6 +96,51 @@ def test_a_client_that_blocks_its_thread_is_left_behind(shop: Workshop) -> None:
         release.set()
 
 
+def test_a_blocked_thread_leaves_questions_unanswered_until_it_is_released(shop: Workshop) -> None:
+    release, blocked = threading.Event(), threading.Event()
+
+    async def block(client: Client) -> None:
+        blocked.set()
+        release.wait(LONG_S)
+
+    async def main() -> None:
+        assert shop.worker.vitals() == Vitals(0, 0)
+        calling = asyncio.create_task(shop.worker.call(block, LONG_S))
+        assert await asyncio.to_thread(blocked.wait, LONG_S)
+        assert [shop.worker.vitals().num_vain for _ in range(3)] == [0, 1, 2]
+        release.set()
+        await calling
+        await shop.worker.call(Client.answer, LONG_S)  # what was asked before is answered before
+        assert shop.worker.vitals() == Vitals(0, 0)
+
+    try:
+        asyncio.run(main())
+    finally:
+        release.set()
+
+
+def test_abandoned_threads_that_do_not_end_are_counted(shop: Workshop) -> None:
+    release = threading.Event()
+
+    async def block(client: Client) -> None:
+        release.wait(LONG_S)
+
+    async def main() -> None:
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await shop.worker.call(block, SHORT_S)
+        assert shop.worker.vitals().num_left == 3
+        release.set()
+        for thread in [known for known in threading.enumerate() if known.name == THREAD_NAME]:
+            await asyncio.to_thread(thread.join, LONG_S)
+        assert shop.worker.vitals() == Vitals(0, 0)
+
+    try:
+        asyncio.run(main())
+    finally:
+        release.set()
+
+
 def test_an_error_of_the_work_reaches_the_caller_and_keeps_the_client(shop: Workshop) -> None:
     async def fail(client: Client) -> None:
         raise LookupError("no")
@@ -137,26 +182,3 @@ def test_a_client_that_never_finishes_connecting_is_closed() -> None:
         assert await asyncio.to_thread(client.closed.wait, LONG_S)
 
     asyncio.run(main())
-
-
-def test_a_thread_that_foreign_code_blocks_is_seen_and_one_that_hangs_is_ended(shop: Workshop) -> None:
-    release = threading.Event()
-
-    async def block(client: Client) -> None:
-        release.wait(LONG_S)
-
-    async def main() -> None:
-        with pytest.raises(TimeoutError):
-            await shop.worker.call(Client.hang, SHORT_S)
-        for thread in [known for known in threading.enumerate() if known.name == THREAD_NAME]:
-            await asyncio.to_thread(thread.join, LONG_S)
-        assert shop.worker.vitals() == Vitals(0, 0)
-        with pytest.raises(TimeoutError):
-            await shop.worker.call(block, SHORT_S)
-        assert [shop.worker.vitals().num_vain for _ in range(3)] == [0, 1, 2]
-        assert shop.worker.vitals().num_left == 1
-
-    try:
-        asyncio.run(main())
-    finally:
-        release.set()

@@ -1,89 +1,185 @@
-"""Operators' settings: where they come from, which wins, and what a wrong one says."""
+"""Every setting by flag, environment and file, in that order; and the list of flags, which operators rely on."""
 
 from __future__ import annotations
 
+from argparse import SUPPRESS
 from pathlib import Path
+from typing import Any
 
 import pytest
+from bittensor.settings import NETWORKS as SDK_NETWORKS
+from pydantic import BaseModel
 
-from neurons.settings import NeuronConfig, OrchestratorConfig, parse
+from neurons.settings import (
+    CONFIG_FILE,
+    NETWORKS,
+    NO_CHAIN,
+    SDK_VARIABLES,
+    NeuronConfig,
+    OrchestratorConfig,
+    command_line,
+    parse,
+)
 from subnet.errors import ConfigError
 
-# Flag, Liquid's variable, Bittensor's variable, place in a TOML file.
-ALL_FORMS = [
-    ("subtensor.network", "LIQUID_SUBTENSOR__NETWORK", "BT_NETWORK"),
-    ("subtensor.chain_endpoint", "LIQUID_SUBTENSOR__CHAIN_ENDPOINT", "BT_CHAIN_ENDPOINT"),
-    ("wallet.name", "LIQUID_WALLET__NAME", "BT_WALLET"),
-    ("wallet.hotkey", "LIQUID_WALLET__HOTKEY", "BT_WALLET_HOTKEY"),
-    ("wallet.path", "LIQUID_WALLET__PATH", "BT_WALLET_PATH"),
+SHARED_FLAGS = [
+    "--axon.external_ip",
+    "--axon.external_port",
+    "--axon.ip",
+    "--axon.port",
+    "--axon.relay",
+    "--help",
+    "--logging.debug",
+    "--logging.info",
+    "--logging.json_lines",
+    "--logging.trace",
+    "--netuid",
+    "--neuron.data_dir",
+    "--neuron.device",
+    "--no-logging.debug",
+    "--no-logging.info",
+    "--no-logging.json_lines",
+    "--no-logging.trace",
+    "--orchestrator.hotkey",
+    "--orchestrator.url",
+    "--subtensor.chain_endpoint",
+    "--subtensor.network",
+    "--wallet.hotkey",
+    "--wallet.name",
+    "--wallet.path",
+    "-h",
 ]
-FLAGS = {
-    *("--netuid", "--wallet.path", "--wallet.name", "--wallet.hotkey", "--subtensor.network"),
-    *(
-        "--subtensor.chain_endpoint",
-        "--axon.ip",
-        "--axon.port",
-        "--axon.external_ip",
-        "--axon.external_port",
-        "--axon.relay",
-    ),
-    *("--logging.debug", "--logging.json_lines", "--orchestrator.url", "--orchestrator.hotkey"),
-    *("--neuron.data_dir", "--neuron.device"),
+OWNERS_FLAGS = ["--ledger_url", "--no-relay", "--relay", "--run", "--stop_after_rounds"]
+VARIABLES = {path: variable for variable, path in SDK_VARIABLES.items()}
+
+# What flag, LIQUID_, BT_ and file say of a setting, for settings that do not take any text.
+VALUES: dict[str, tuple[str, str, str, str]] = {
+    "subtensor.network": ("ws://flag", "ws://env", "ws://sdk", "ws://file"),
+    "subtensor.chain_endpoint": ("ws://flag", "ws://env", "ws://sdk", "ws://file"),
+    "axon.relay": ("always", "auto", "", "never"),
+    "relay": ("False", "True", "", "False"),  # on, unless told otherwise
 }
 
 
-def read(config: NeuronConfig, path: str) -> str:
-    section, field = path.split(".")
-    return str(getattr(getattr(config, section), field))
+def leaves(kind: type[BaseModel], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], type]]:
+    """Every setting's path and type; one of several words is text."""
+    found: list[tuple[tuple[str, ...], type]] = []
+    for name, field in kind.model_fields.items():
+        annotation = field.annotation if isinstance(field.annotation, type) else str
+        path = (*above, name)
+        found += leaves(annotation, path) if issubclass(annotation, BaseModel) else [(path, annotation)]
+    return found
 
 
-@pytest.mark.parametrize(("path", "ours", "theirs"), ALL_FORMS)
-def test_a_flag_wins_over_our_variable_over_bittensors_over_the_file_over_the_default(
-    path: str, ours: str, theirs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+SETTINGS = leaves(OrchestratorConfig)
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in (*SDK_VARIABLES, CONFIG_FILE):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def configured(*argv: str) -> Any:
+    return parse(OrchestratorConfig, "orchestrator", list(argv))
+
+
+def value_of(config: Any, path: tuple[str, ...]) -> str:
+    for name in path:
+        config = getattr(config, name)
+    return str(config)
+
+
+def values(path: tuple[str, ...], kind: type) -> tuple[str, str, str, str]:
+    others = {int: ("11", "12", "13", "14"), bool: ("True", "False", "", "True")}
+    return VALUES.get(".".join(path), others.get(kind, ("flag", "env", "sdk", "file")))
+
+
+@pytest.mark.parametrize(("path", "kind"), SETTINGS, ids=[".".join(path) for path, _ in SETTINGS])
+def test_flag_before_environment_before_sdk_before_file_before_default(
+    path: tuple[str, ...], kind: type, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    values = [f"ws://{name}" for name in ("flag", "ours", "theirs", "file")]  # good for every one of them
-    section, field = path.split(".")
-    file = tmp_path / "liquid.toml"
-    file.write_text(f'[{section}]\n{field} = "ws://file"\n')
-    monkeypatch.setenv("LIQUID_CONFIG", str(file))
-    monkeypatch.setenv(theirs, "ws://theirs")
-    monkeypatch.setenv(ours, "ws://ours")
-    found = [read(parse(NeuronConfig, "miner", [f"--{path}", "ws://flag"]), path)]
-    for name in (None, ours, theirs):
-        if name is not None:
-            monkeypatch.delenv(name)
-        found.append(read(parse(NeuronConfig, "miner", []), path))
-    assert found == [str(Path(value)) if field == "path" else value for value in values]
-    monkeypatch.delenv("LIQUID_CONFIG")
-    assert not read(parse(NeuronConfig, "miner", []), path).startswith("ws:")
+    flag, env, sdk, file = values(path, kind)
+    default = value_of(configured(), path)
+    assert len({flag, env}) == 2
+    toml = tmp_path / "neuron.toml"
+    head = f"[{'.'.join(path[:-1])}]\n" if path[:-1] else ""
+    toml.write_text(head + f"{path[-1]} = {file if kind is int else file.lower() if kind is bool else repr(file)}\n")
+    monkeypatch.setenv(CONFIG_FILE, str(toml))
+    assert value_of(configured(), path) == file != default
+    if path in VARIABLES:
+        monkeypatch.setenv(VARIABLES[path], sdk)
+        assert value_of(configured(), path) == sdk
+    monkeypatch.setenv("LIQUID_" + "__".join(path).upper(), env)
+    assert value_of(configured(), path) == env
+    name = ".".join(path)
+    argument = f"--{'' if flag == 'True' else 'no-'}{name}" if kind is bool else f"--{name}={flag}"
+    assert value_of(configured(argument), path) == flag
+
+
+def test_parts_of_one_group_may_come_from_different_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIQUID_WALLET__HOTKEY", "hot")
+    monkeypatch.setenv("BT_WALLET", "cold")
+    config = configured("--wallet.path", "wallets")
+    assert (config.wallet.name, config.wallet.hotkey, str(config.wallet.path)) == ("cold", "hot", "wallets")
+
+
+def test_who_names_a_network_is_not_sent_to_an_endpoint_of_lower_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BT_CHAIN_ENDPOINT", "ws://elsewhere")
+    assert configured().endpoint == "ws://elsewhere"
+    assert configured("--subtensor.network", "test").endpoint == "test"
+    monkeypatch.setenv("LIQUID_SUBTENSOR__NETWORK", "local")
+    assert configured().endpoint == "local"
+    assert configured("--subtensor.chain_endpoint", "ws://mine").endpoint == "ws://mine"
 
 
 @pytest.mark.parametrize(
-    ("argv", "says"),
+    ("argv", "told"),
     [
-        (["--subtensor.network", "fineney"], "known are finney, test, archive, devnet, local"),
-        (["--subtensor.network", "127.0.0.1:9944"], "ws:// and wss://"),
-        (["--subtensor.chain_endpoint", "http://127.0.0.1"], "ws://HOST:PORT"),
-        (["--netuid", "-1"], "--netuid"),
-        (["--axon.port", "70000"], "--axon.port"),
+        (["--subtensor.network", "fin"], "known are finney, test, local"),
+        (["--subtensor.network", "127.0.0.1:9944"], "ws://127.0.0.1:9944"),
+        (["--subtensor.chain_endpoint", "https://node"], "with its scheme"),
+        (["--axon.port", "99999"], "--axon.port: "),
+        (["--netuid", "one"], "--netuid: "),
     ],
 )
-def test_a_wrong_setting_is_named_with_what_would_do(argv: list[str], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        parse(NeuronConfig, "miner", argv)
+def test_what_is_wrong_is_named(argv: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        configured(*argv)
 
 
-def test_a_file_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIQUID_CONFIG", "/nowhere/liquid.toml")
-    with pytest.raises(ConfigError, match=r"/nowhere/liquid\.toml"):
-        parse(NeuronConfig, "miner", [])
+def test_a_configuration_file_that_is_not_there_or_not_toml_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "neuron.toml"
+    monkeypatch.setenv(CONFIG_FILE, str(file))
+    with pytest.raises(ConfigError, match="no such file"):
+        configured()
+    file.write_text("netuid = ")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        configured()
+    file.write_text("netiud = 3")
+    with pytest.raises(ConfigError, match="netiud"):
+        configured()
 
 
-def test_the_flags_that_operators_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
-    """A flag that goes, or a new one, is a decision: change this list with it."""
-    for kind, more in ((NeuronConfig, []), (OrchestratorConfig, ["--run", "--stop_after_rounds", "--ledger_url"])):
-        with pytest.raises(SystemExit):
-            parse(kind, "program", ["--help"])
-        text = capsys.readouterr().out
-        words = {word.split(",")[0] for word in text.replace("[", " ").split() if word.startswith("--")}
-        assert {word for word in words if not word.startswith("--no-")} - {"--help"} == {*FLAGS, *more}
+def test_an_unknown_flag_ends_the_program() -> None:
+    with pytest.raises(SystemExit) as ended:
+        configured("--wallet.nmae", "x")
+    assert ended.value.code == 2
+
+
+def flags(kind: type[NeuronConfig]) -> list[str]:
+    """All that ``--help`` shows."""
+    actions = command_line(kind, "program", []).root_parser._actions
+    return sorted(option for action in actions if action.help != SUPPRESS for option in action.option_strings)
+
+
+def test_the_flags_are_these() -> None:
+    assert flags(NeuronConfig) == SHARED_FLAGS
+    assert [flag for flag in flags(OrchestratorConfig) if flag not in flags(NeuronConfig)] == OWNERS_FLAGS
+
+
+def test_the_networks_are_those_of_the_sdk() -> None:
+    assert set(NETWORKS) == set(SDK_NETWORKS)
+    assert NO_CHAIN not in SDK_NETWORKS
