@@ -145,7 +145,10 @@ class DevChain:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Changes of its body reach the state file together, at its end; none of them if it raises."""
+        """Changes of its body reach the state file together, at its end.
+
+        If it raises, none of them do, nor anything later: the chain is then half changed and of no further use.
+        """
         self.is_batching = True
         yield
         self.is_batching = False
