@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from subnet.localnet.devchain.metadata import build
-from subnet.localnet.devchain.state import PREFIX_BYTES, Codec, State
+from subnet.localnet.devchain.state import PREFIX_BYTES, READS_WITHOUT_INDEX, Codec, State
 
 CODEC = Codec(core.Runtime(build(), 470, 1, 42))
 HISTORY = 4
@@ -54,7 +54,8 @@ def test_every_kept_block_reads_as_it_was(blocks: list[list[tuple[int, bytes | N
             assert view is None
             continue
         assert view is not None
-        assert {name: view.raw(key(name)) for name in range(6)} == {name: copy.get(key(name)) for name in range(6)}
+        for _ in range(2 + READS_WITHOUT_INDEX // 6):  # without the index of later blocks, and with it
+            assert {name: view.raw(key(name)) for name in range(6)} == {name: copy.get(key(name)) for name in range(6)}
         for prefix in (b"", b"\0", key(0)[:PREFIX_BYTES], key(1)):
             assert view.raw_keys(prefix) == sorted(name for name in copy if name.startswith(prefix))
     assert len(state.overwritten) <= HISTORY
@@ -94,6 +95,45 @@ def test_a_failed_transaction_leaves_no_trace(
     assert {name: past.raw(name) for name in map(key, range(6))} == {
         name: copy.get(name) for name in map(key, range(6))
     }
+
+
+@given(st.lists(WRITES, min_size=1, max_size=8), WRITES)
+def test_a_dropped_block_leaves_the_state_of_the_one_before(
+    blocks: list[list[tuple[int, bytes | None]]], amended: list[tuple[int, bytes | None]]
+) -> None:
+    state, copies = fresh(), []
+    for number, writes in enumerate(blocks, 1):
+        copies.append(content(state))
+        state.next_block(number)
+        for name, value in writes + amended:
+            state.write(key(name), value)
+    for copy in copies[:-HISTORY:-1]:
+        state.drop_block()
+        assert content(state) == copy
+    assert state.number == len(blocks) - min(len(blocks), HISTORY - 1)
+    state.next_block(state.number + 1)
+
+
+@given(st.lists(WRITES, min_size=1, max_size=8))
+def test_a_restored_state_reads_the_same_at_every_block(blocks: list[list[tuple[int, bytes | None]]]) -> None:
+    state, again = fresh(), fresh()
+    for number, writes in enumerate(blocks, 1):
+        state.next_block(number)
+        for name, value in writes:
+            state.write(key(name), value)
+    again.restore(content(state), state.number, list(state.overwritten))
+    for number in range(len(blocks) + 1):
+        one, other = state.at(number), again.at(number)
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            assert {name: one.raw(name) for name in one.raw_keys(b"")} == {
+                name: other.raw(name) for name in other.raw_keys(b"")
+            }
+
+
+def test_genesis_cannot_be_dropped() -> None:
+    with pytest.raises(ValueError, match="block 0"):
+        fresh().drop_block()
 
 
 def test_blocks_follow_each_other() -> None:

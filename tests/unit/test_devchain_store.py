@@ -195,6 +195,26 @@ def test_the_file_stops_growing(tmp_path: Path) -> None:
     assert sizes[-1] <= sizes[1] * 1.1, sizes
 
 
+def test_a_full_disk_stops_the_chain_and_costs_nothing_that_was_saved(tmp_path: Path) -> None:
+    path, told = tmp_path / "chain.db", []
+    chain = chain_on(path)
+    people(chain)
+    chain.listeners.append(lambda block: told.append(block.number))
+    database = chain.store.db  # type: ignore[union-attr]
+    database.execute(f"PRAGMA max_page_count = {database.execute('PRAGMA page_count').fetchone()[0] + 2}")
+    remark = ("System", "remark", {"remark": [7] * 20_000})
+    chain.produce()
+    chain.submit(BOB.signed(chain, remark))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="full"):
+            chain.produce()
+    assert told == [1]  # nobody hears of a block that is not in the file
+    assert chain_on(crashed(path)).head.number == 1
+    database.execute("PRAGMA max_page_count = 100000")
+    chain.produce()
+    assert storage(chain_on(crashed(path, 1))) == storage(chain)
+
+
 def test_another_history_is_taken_up(tmp_path: Path) -> None:
     path = tmp_path / "chain.db"
     chain = chain_on(path)

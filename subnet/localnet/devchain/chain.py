@@ -45,7 +45,7 @@ TRANSACTION_VERSION = 1
 SS58_FORMAT = 42
 NO_HASH = "0x" + "00" * 32
 UNSIGNED_V4 = b"\x04"
-HISTORY_BLOCKS = 4096
+HISTORY_BLOCKS = 4096  # 79 MiB with 256 neurons and 64 voters, by scripts/bench chain; a client needs some dozens
 POOL_BYTES = 20 << 20  # substrate's default
 MIN_BLOCK_TIME_S = 0.001  # clients read it in whole milliseconds
 
@@ -146,7 +146,10 @@ class DevChain:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Changes of its body reach the state file together, at its end; none of them if it raises."""
+        """Changes of its body reach the state file together, at its end.
+
+        If it raises, none of them do, nor anything later: the chain is then half changed and of no further use.
+        """
         self.is_batching = True
         yield
         self.is_batching = False

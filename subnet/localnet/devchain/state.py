@@ -19,6 +19,8 @@ from bittensor_core import Runtime
 
 PREFIX_BYTES = 32  # twox128(pallet) + twox128(item), in front of every key of that item
 
+READS_WITHOUT_INDEX = 16  # by scripts/bench_chain.py: one index costs about as much as fifty reads
+
 Overwritten = dict[bytes, bytes | None]
 
 
@@ -163,6 +165,7 @@ class State(View):
 class PastState(View):
     """Storage at an earlier block: the oldest value that a later block overwrote, else the newest value.
 
+    A few reads look through the later blocks one by one; more of them are worth one index over all of these.
     Used at once and thrown away: a block that is produced meanwhile shifts the history that it looks into.
     """
 
@@ -170,14 +173,26 @@ class PastState(View):
         super().__init__(state.codec)
         self.state = state
         self.later = list(state.overwritten)[number - state.number :]
+        self.num_reads = 0
+        self.index: Overwritten | None = None
+
+    def indexed(self) -> Overwritten:
+        if self.index is None:
+            self.index = {}
+            for journal in reversed(self.later):
+                self.index.update(journal)
+        return self.index
 
     def raw(self, key: bytes) -> bytes | None:
-        for journal in self.later:
+        self.num_reads += 1
+        journals = self.later if self.num_reads <= READS_WITHOUT_INDEX else [self.indexed()]
+        for journal in journals:
             if key in journal:
                 return journal[key]
         return self.state.raw(key)
 
     def raw_keys(self, prefix: bytes) -> list[bytes]:
-        known = set(self.state.raw_keys(prefix))
-        known.update(key for journal in self.later for key in journal if key.startswith(prefix))
-        return sorted(key for key in known if self.raw(key) is not None)
+        index = self.indexed()
+        known = {key for key in self.state.raw_keys(prefix) if key not in index}
+        known.update(key for key, value in index.items() if value is not None and key.startswith(prefix))
+        return sorted(known)
