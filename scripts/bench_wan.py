@@ -1,12 +1,12 @@
 """How fast is training over home links, beside a pipeline of padded devices, and beside torch's pipelines there?
 
-Four stages, one replica each, every miner in a network namespace of its own behind an uplink on which the dense boundary of
-one microbatch (activation and gradient, bf16) takes ``TIMES`` times a stage's compute. Compute is padded to a fixed time,
-so that two cores can stand for four devices. Arms, one after the other on the same hosts, without delay and with
-``DELAY_MS`` each way: our network; torch's 1F1B and GPipe with the dense boundary; both with our boundary inside their
-stages. Every arm passes as many microbatches between two drains of its pipeline: a round here, a step there.
-Padded ideal: (microbatches + stages - 1) x (forward + backward). ``speed_*`` keys compare TRAINING of our last round with
-it, and with torch's better schedule; edges between rounds (commit, merge, next round) are reported beside.
+Four stages, one replica each, every miner in a network namespace of its own behind an uplink on which the dense
+boundary of one microbatch (activation and gradient, bf16) takes ``TIMES`` times a stage's compute. Compute is padded to
+a fixed time, so that two cores can stand for four devices. Arms, one after the other on the same hosts, without delay
+and with ``DELAY_MS`` each way: our network; torch's 1F1B and GPipe with the dense boundary; both with our boundary
+inside their stages. Every arm passes as many microbatches between two drains of its pipeline: a round here, a step
+there. Padded ideal: (microbatches + stages - 1) x (forward + backward). ``speed_*`` keys compare TRAINING of our last
+round with it, and with torch's better schedule; edges between rounds (commit, merge, next round) are reported beside.
 Validity: at most ``MAX_LATE_SHARE`` of padded calls took longer by themselves, our processes used at most
 ``MAX_CPU_SHARE`` of the cores, and the router was at most ``MAX_ROUTER_LATE_MS`` late.
 """

@@ -3,14 +3,15 @@
 Every host has one TUN device. The kernel's token bucket (tc tbf) on it is the uplink's rate; the other ends of all TUN
 devices are held by one router process, which hands each packet to its destination after the delay. TCP runs unmodified
 through both, so hosts feel the rate, the queue and the round trip. Not here: what runs on the hosts.
-Invariants: everything lives in an unshared mount, network and process sandbox whose first process has a time limit; when
-it goes, however it goes, the kernel ends every process, namespace, device and qdisc in it. The burst is two frames, so that
-small messages are not free. All hosts get the same settings of TCP.
+Invariants: everything lives in an unshared mount, network and process sandbox whose first process has a time limit;
+when it goes, however it goes, the kernel ends every process, namespace, device and qdisc in it. The burst is two
+frames, so that small messages are not free. All hosts get the same settings of TCP.
 Source: netem is not in every kernel, and tbf alone has no constant delay; hence the router.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -85,7 +86,7 @@ def address(host: int) -> str:
 
 @dataclass
 class Internet:
-    """``num_hosts`` hosts; the first ``num_shaped`` of them have an uplink of ``rate_bits_per_s``, the rest no limit."""
+    """``num_hosts`` hosts; the first ``num_shaped`` have an uplink of ``rate_bits_per_s``, the others no limit."""
 
     program: list[str]  # starts the router: the descriptors of the TUN devices are appended
     num_hosts: int
@@ -271,10 +272,8 @@ def route(devices: list[int]) -> None:
     router, poll = _Router(devices), select.epoll()
     for descriptor in (*devices, sys.stdin.fileno()):
         poll.register(descriptor, select.EPOLLIN)
-    try:
+    with contextlib.suppress(OSError):  # where it is not allowed, the lateness is reported anyhow
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))  # keeps lateness low beside busy programs
-    except OSError:
-        pass  # not allowed here; the lateness is reported anyhow
     wait_s = 1.0
     while True:
         for descriptor, _ in poll.poll(wait_s):

@@ -2,8 +2,8 @@
 
 The miners are the product's, with an engine whose forward and backward take a fixed time at least: two cores stand for
 four devices of one speed. The orchestrator's host has the same delay and no limit of rate, as a server has.
-Not here: the hosts (``bench_wan_net``). Invariant: what a round took is read from the ledger, by the orchestrator's clock:
-from the round's opening to the end of TRAINING; the edge is the rest until the next round opens.
+Not here: the hosts (``bench_wan_net``). Invariant: what a round took is read from the ledger, by the orchestrator's
+clock: from the round's opening to the end of TRAINING; the edge is the rest until the next round opens.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from bench_wan_net import Internet, address, cpu_seconds
 from torch import Tensor
 
-from bench_wan_net import Internet, address, cpu_seconds
 from subnet.chain.live import create_wallet
 from subnet.config import RunConfig
 from subnet.records import LedgerEntry, LedgerKind, decode

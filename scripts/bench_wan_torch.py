@@ -1,9 +1,9 @@
 """The other systems of the ``wan`` bench: torch's 1F1B and GPipe over gloo, dense or with our boundary in their stages.
 
-The model is ours with the same cut, microbatches and padding. Dense: the boundary crosses as bf16. Compressed: the end of
-a stage's module packs what our boundary sends, bit for bit, into one tensor, and the start of the next unpacks it; the
-gradient's way back does the same, so that torch sends tensors of the same size as we do (without token ids, which every
-rank reads for itself, and without signatures).
+The model is ours with the same cut, microbatches and padding. Dense: the boundary crosses as bf16. Compressed: the end
+of a stage's module packs what our boundary sends, bit for bit, into one tensor, and the start of the next unpacks it;
+the gradient's way back does the same, so that torch sends tensors of the same size as we do (without token ids, which
+every rank reads for itself, and without signatures).
 Not here: the hosts (``bench_wan_net``), our own arm (``bench_wan_ours``).
 Invariant: packed bits are only copied between the two ends, never computed with.
 """
