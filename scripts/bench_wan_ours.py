@@ -8,7 +8,6 @@ clock: from the round's opening to the end of TRAINING; the edge is the rest unt
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import time
@@ -29,13 +28,11 @@ from subnet.types import Hotkey, MicrobatchId, Phase
 
 PORT = 8091
 LOOK_S = 0.25  # between looks at the ledger
-PADS = "LIQUID_WAN_PADS"  # environment variable: seconds of a forward, of a backward, and the file of counts
+PADS = "LIQUID_WAN_PADS"  # environment variable: seconds of a forward, of a backward, and the file of calls
 
 
 class PaddedEngine(StageEngine):
-    """Every forward and backward takes its fixed time, or is counted as late."""
-
-    calls = late = 0
+    """Every forward and backward takes its fixed time at least; each call is logged."""
 
     def forward(
         self, microbatch: MicrobatchId, tokens_BT: Tensor, inputs: Mapping[str, Tensor] | None
@@ -54,14 +51,12 @@ class PaddedEngine(StageEngine):
         return result
 
     def _pad(self, began_s: float, which: int) -> None:
-        *pads, counts = os.environ[PADS].split(",")
-        rest_s = float(pads[which]) - (time.perf_counter() - began_s)
-        type(self).calls += 1
-        if rest_s > 0:
-            time.sleep(rest_s)
-        else:
-            type(self).late += 1
-        Path(counts).write_text(json.dumps({"calls": self.calls, "late": self.late}))
+        *pads, log = os.environ[PADS].split(",")
+        own_s = time.perf_counter() - began_s
+        time.sleep(max(0.0, float(pads[which]) - own_s))
+        ended_s = time.time()
+        with Path(log).open("a") as lines:  # one line a call: which, seconds of its own, when it began and ended
+            print(which, own_s, ended_s - (time.perf_counter() - began_s), ended_s, file=lines)
 
 
 class PaddedReplica(Replica):
@@ -102,7 +97,7 @@ class Swarm:
                 self._start_miner(stack, stage, owner, pads)
             entries, samples = self._watch(time.monotonic() + timeout_s)
             self.internet.stop()
-        return {"rounds": rounds_of(entries), "cpu_share": _cpu_share(entries, samples), **self._counts()}
+        return {"rounds": rounds_of(entries), "cpu_share": _cpu_share(entries, samples), **self._counts(pads)}
 
     def _start(self, stack: ExitStack, host: int, name: str, command: list[str]) -> None:
         log = stack.enter_context((self.folder / f"{name}.log").open("a"))
@@ -119,7 +114,7 @@ class Swarm:
         self._start(stack, self.num_stages, "orchestrator", [*command, "--orchestrator.hotkey", owner])
 
     def _start_miner(self, stack: ExitStack, stage: int, owner: Hotkey, pads: tuple[float, float]) -> None:
-        os.environ[PADS] = f"{pads[0]},{pads[1]},{self.folder / f'late-{stage}.json'}"
+        os.environ[PADS] = f"{pads[0]},{pads[1]},{self.folder / f'calls-{stage}.log'}"
         url = f"http://{address(self.num_stages)}:{PORT}"
         command = [*self.program, "miner", *self._flags(stage, f"m{stage}"), "--orchestrator.url", url]
         self._start(stack, stage, f"m{stage}", [*command, "--orchestrator.hotkey", owner])
@@ -153,9 +148,10 @@ class Swarm:
         logs = sorted(self.folder.glob("*.log"))
         return "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in logs)
 
-    def _counts(self) -> dict[str, int]:
-        counts = [json.loads(path.read_text()) for path in self.folder.glob("late-*.json")]
-        return {key: sum(count[key] for count in counts) for key in ("calls", "late")}
+    def _counts(self, pads: tuple[float, float]) -> dict[str, int]:
+        """How often the engines were called, and how often one took longer by itself than its padded time."""
+        calls = [line.split() for path in self.folder.glob("calls-*.log") for line in path.read_text().splitlines()]
+        return {"calls": len(calls), "late": sum(float(own_s) > pads[int(which)] for which, own_s, *_ in calls)}
 
 
 def rounds_of(entries: list[LedgerEntry]) -> list[dict[str, float]]:

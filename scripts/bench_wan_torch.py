@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,13 +20,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
+from subnet.codec.tensors import TensorSpec
 from subnet.config import RunConfig, load_run_config
 from subnet.data.batches import tokens
 from subnet.data.corpus import load_corpus
-from subnet.model.boundary import Boundary, make_boundary
+from subnet.model.boundary import make_boundary
 from subnet.model.stages import StageModule, token_loss
 from subnet.types import MicrobatchId, StageId
 
@@ -34,92 +37,87 @@ DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I
 WORD = 4  # bytes of the fp32 container
 
 
-class Container:
-    """A boundary's tensors as the bits of one fp32 tensor."""
+class OneWay:
+    """What crosses in one direction, as the bits of one fp32 tensor."""
+
+    def __init__(self, specs: Mapping[str, TensorSpec], pack: Callable[[Tensor], Mapping[str, Tensor]]) -> None:
+        self._specs, self._pack = specs, pack
+        self.num_bytes = sum(DTYPES[spec.dtype].itemsize * math.prod(spec.shape) for spec in specs.values())
+
+    def pack(self, values: Tensor, words: int) -> Tensor:
+        """Bits of what the boundary sends for ``values``, in ``words`` fp32 numbers."""
+        packed = self._pack(values)
+        bits = torch.cat([packed[name].contiguous().view(torch.uint8).flatten() for name in self._specs])
+        return F.pad(bits, (0, words * WORD - len(bits))).view(torch.float32)
+
+    def tensors(self, words: Tensor) -> dict[str, Tensor]:
+        """The boundary's tensors in those bits."""
+        bits, place, packed = words.detach().contiguous().view(torch.uint8), 0, {}
+        for name, spec in self._specs.items():
+            size = DTYPES[spec.dtype].itemsize * math.prod(spec.shape)
+            packed[name] = bits[place : place + size].clone().view(DTYPES[spec.dtype]).view(spec.shape)
+            place += size
+        return packed
+
+
+class Crossing:
+    """Our boundary as torch's schedules can send it: tensors of one size and dtype there and back."""
 
     def __init__(self, run: RunConfig) -> None:
-        self.boundary: Boundary = make_boundary(run)
-        self.shape = (run.data.sequences, run.model.seq_len, run.model.width)
-        self.specs = self.boundary.specs(*self.shape)
-        sizes = [DTYPES[spec.dtype].itemsize * _count(spec.shape) for spec in self.specs.values()]
-        self.words = -(-sum(sizes) // WORD)
-
-    def pack(self, hidden_BTD: Tensor) -> Tensor:
-        """Bits of what the boundary sends for ``hidden_BTD``."""
-        packed: Mapping[str, Tensor] = self.boundary.pack(hidden_BTD)
-        parts = [packed[name].contiguous().view(torch.uint8).flatten() for name in self.specs]
-        bits = torch.zeros(self.words * WORD, dtype=torch.uint8)
-        joined = torch.cat(parts)
-        bits[: len(joined)] = joined
-        return bits.view(torch.float32)
-
-    def unpack(self, words: Tensor) -> Tensor:
-        """The hidden states that those bits stand for."""
-        bits, place, packed = words.detach().view(torch.uint8), 0, {}
-        for name, spec in self.specs.items():
-            dtype = DTYPES[spec.dtype]
-            size = dtype.itemsize * _count(spec.shape)
-            packed[name] = bits[place : place + size].clone().view(dtype).view(spec.shape)
-            place += size
-        return self.boundary.unpack(packed)
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
+        boundary, shape = make_boundary(run), (run.data.sequences, run.model.seq_len, run.model.width)
+        specs = boundary.specs(*shape)
+        self.there, self.back = OneWay(specs, boundary.pack), OneWay(specs, boundary.pack)
+        self.unpack = boundary.unpack
+        self.unpack_grad = boundary.unpack
+        self.words = -(-max(self.there.num_bytes, self.back.num_bytes) // WORD)
 
 
 class _Pack(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_BTD: Tensor, container: Container) -> Tensor:
-        ctx.container = container
-        return container.pack(hidden_BTD.detach())
+    def forward(ctx: Any, values: Tensor, crossing: Crossing) -> Tensor:
+        ctx.crossing = crossing
+        return crossing.there.pack(values.detach(), crossing.words)
 
     @staticmethod
     def backward(ctx: Any, *words: Tensor) -> tuple[Tensor, None]:
-        return ctx.container.unpack(words[0]), None
+        return ctx.crossing.unpack_grad(ctx.crossing.back.tensors(words[0])), None
 
 
 class _Unpack(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, words: Tensor, container: Container) -> Tensor:
-        ctx.container = container
-        return container.unpack(words)
+    def forward(ctx: Any, words: Tensor, crossing: Crossing) -> Tensor:
+        ctx.crossing = crossing
+        return crossing.unpack(crossing.there.tensors(words)).clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.container.pack(grads[0]), None
+        return ctx.crossing.back.pack(grads[0], ctx.crossing.words), None
 
 
-class Dense(nn.Module):
-    """A stage whose boundary crosses as bf16."""
+class Wrapped(nn.Module):
+    """A stage between torch's sends. ``crossing``: None sends bf16."""
 
-    def __init__(self, stage: StageModule) -> None:
+    def __init__(self, stage: StageModule, crossing: Crossing | None) -> None:
         super().__init__()
         self.stage = stage
+        self.crossing = crossing
 
     def forward(self, inputs: Tensor) -> Tensor:
         """What the next rank gets, or logits."""
-        result: Tensor = self.stage(inputs if self.stage.is_first else inputs.float())
-        return result if self.stage.is_last else result.bfloat16()
+        result: Tensor = self.stage(inputs if self.stage.is_first else self._enter(inputs))
+        return result if self.stage.is_last else self._leave(result)
 
+    def _enter(self, received: Tensor) -> Tensor:
+        if self.crossing is None:
+            return received.float()
+        entered: Tensor = _Unpack.apply(received, self.crossing)  # type: ignore[no-untyped-call]
+        return entered
 
-class Compressed(nn.Module):
-    """A stage whose boundary crosses as ours does."""
-
-    def __init__(self, stage: StageModule, container: Container) -> None:
-        super().__init__()
-        self.stage = stage
-        self.container = container
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """What the next rank gets, or logits."""
-        hidden = inputs if self.stage.is_first else _Unpack.apply(inputs, self.container)  # type: ignore[no-untyped-call]
-        result: Tensor = self.stage(hidden)
-        packed: Tensor = result if self.stage.is_last else _Pack.apply(result, self.container)  # type: ignore[no-untyped-call]
-        return packed
+    def _leave(self, result: Tensor) -> Tensor:
+        if self.crossing is None:
+            return result.bfloat16()
+        left: Tensor = _Pack.apply(result, self.crossing)  # type: ignore[no-untyped-call]
+        return left
 
 
 def padded(work: Callable[..., Any], pad_s: float, counts: dict[str, int]) -> Callable[..., Any]:
@@ -146,15 +144,15 @@ class Rank:
         self.run, self.pads = run, (forward_s, backward_s)
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.corpus = load_corpus(run.data.source, run.data.held_out_share)
-        self.container = Container(run)
+        self.crossing = Crossing(run)
         self.counts: dict[str, int] = {}
         self.next_microbatch = 0
 
     def _pipeline(self, module: nn.Module, is_dense: bool) -> PipelineStage:
-        sequences, seq_len, width = self.container.shape
+        sequences, seq_len, width = self.run.data.sequences, self.run.model.seq_len, self.run.model.width
         ids = torch.zeros(sequences, seq_len, dtype=torch.long)
         crossing = torch.zeros(sequences, seq_len, width, dtype=torch.bfloat16)
-        crossing = (crossing if is_dense else torch.zeros(self.container.words)).requires_grad_()
+        crossing = (crossing if is_dense else torch.zeros(self.crossing.words)).requires_grad_()
         logits = torch.zeros(sequences, seq_len, self.run.model.vocab_size, requires_grad=True)
         stage = PipelineStage(
             module,
@@ -176,7 +174,7 @@ class Rank:
     def arm(self, kind: str, schedule: str, num_microbatches: int, steps: int) -> dict[str, Any]:
         """Train ``steps`` steps; returns when each began and ended on this rank, and what it cost."""
         module = StageModule(self.run, StageId(self.rank))
-        wrapped = Dense(module) if kind == "dense" else Compressed(module, self.container)
+        wrapped = Wrapped(module, None if kind == "dense" else self.crossing)
         stage = self._pipeline(wrapped, kind == "dense")
         made = SCHEDULES[schedule](stage, n_microbatches=num_microbatches, loss_fn=token_loss)
         optimizer = torch.optim.AdamW(module.parameters(), lr=self.run.inner.learning_rate)

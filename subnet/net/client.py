@@ -17,7 +17,7 @@ from subnet.errors import DeadlineExceeded, PeerUnreachable, TooLarge
 from subnet.net.auth import Signer
 from subnet.net.base import MAX_RESPONSE_BYTES, PeerAddress, Response, check_url, opened, target_of
 
-KEEPALIVE_S = 15.0  # less than the server's, so that a POST never meets a connection that is just being closed
+KEEPALIVE_S = 60.0  # less than the server's, so that a POST never meets a connection that is just being closed
 CONNECT_TIMEOUT_S = 5.0  # a peer that does not even accept a connection is gone; loopback and WAN take < 1 s
 
 

@@ -1,7 +1,7 @@
 """One replica's part in TRAINING: take microbatches, compute, pass them on, take gradients back.
 
 The shell around ``subnet.replica.custody`` (bookkeeping), ``subnet.replica.courier`` (departures) and
-``subnet.train.recorder`` (tensors and journal). One loop computes, backward before forward (design.md section 3).
+``subnet.train.recorder`` (tensors and journal). One loop computes, forward and backward in turn (1F1B).
 Invariants: nothing leaves before its journal entry is written; busy is not failure; in-flight depth is bounded.
 """
 
@@ -64,6 +64,7 @@ class RoundPipeline:
         done = set(recorded.applied) | set(recorded.engine.pending)
         self._todo = [microbatch for microbatch in share if microbatch not in done]
         self._losses: list[LossItem] = []
+        self._is_forwards_turn = False
         self._on_drained: Callable[[], None] = lambda: None
         self._work = asyncio.Event()
         self._closing = asyncio.Event()
@@ -152,6 +153,7 @@ class RoundPipeline:
                 self._work.clear()
                 await self._work.wait()
                 continue
+            self._is_forwards_turn = held.life is Life.RETURNING
             try:
                 if held.life is Life.RETURNING:
                     await self._backward(held)
@@ -163,21 +165,30 @@ class RoundPipeline:
                 self.close()
 
     def _next(self) -> Held | None:
-        """Backward before forward, older before newer, own new microbatches last and within the depth."""
-        queued: Held | None = None
-        for held in self.custody.held.values():
-            if held.life is Life.RETURNING:
-                return held
-            if held.life is Life.QUEUED and queued is None:
-                queued = held
-        if queued is None and self._todo and self.custody.num_pending() < self._depth():
-            microbatch = self._todo.pop(0)
-            tokens = wire_tokens(
-                microbatch_tokens(self._site.run, self._site.corpus, microbatch), self._site.run.model.vocab_size
-            )
-            queued = Held(microbatch, 0, None, (), tokens, None, None)
-            self.custody.accept(queued)
-        return queued
+        """One backward, one forward, while both wait; else what there is, older before newer.
+
+        A run of backwards after a disturbance would starve the stages behind, and the gap would come round again.
+        """
+        returning = self._oldest(Life.RETURNING)
+        if returning is None or self._is_forwards_turn:
+            queued = self._oldest(Life.QUEUED) or self._own()
+            returning = queued or returning
+        return returning
+
+    def _oldest(self, life: Life) -> Held | None:
+        return next((held for held in self.custody.held.values() if held.life is life), None)
+
+    def _own(self) -> Held | None:
+        """A new microbatch of this replica's share, within the depth."""
+        if not self._todo or self.custody.num_pending() >= self._depth():
+            return None
+        microbatch = self._todo.pop(0)
+        tokens = wire_tokens(
+            microbatch_tokens(self._site.run, self._site.corpus, microbatch), self._site.run.model.vocab_size
+        )
+        own = Held(microbatch, 0, None, (), tokens, None, None)
+        self.custody.accept(own)
+        return own
 
     def _depth(self) -> int:
         """Microbatches in flight: as the run wants, or as few as cover the way to the last stage and back."""
