@@ -10,15 +10,22 @@ from subnet.swarm.depth import PathGauge, in_flight_depth
 
 FORWARD_S, BACKWARD_S = 1.0, 2.0
 COMPUTE_S = FORWARD_S + BACKWARD_S
+NUM_MICROBATCHES = 64
 
 
 class Pipeline:
-    """Stages that take backward before forward, links that only delay, and so many microbatches in flight."""
+    """Stages, links that only delay, and so many microbatches in flight.
 
-    def __init__(self, num_stages: int, hop_s: float, depth: int, num_microbatches: int = 64) -> None:
-        self.last, self.hop_s, self.depth, self.todo = num_stages - 1, hop_s, depth, num_microbatches
-        self.waiting: list[list[tuple[bool, int]]] = [[] for _ in range(num_stages)]  # (is forward, order of arrival)
-        self.is_busy = [False] * num_stages
+    cold_s: what a hop's first message takes longer, as for a handshake. is_in_turn: forward and backward in turn, as in
+    ``subnet.replica.pipeline``, else backward first.
+    """
+
+    def __init__(self, num_stages: int, hop_s: float, depth: int, *, cold_s: float = 0.0, is_in_turn: bool = True):
+        self.last, self.hop_s, self.depth, self.todo = num_stages - 1, hop_s, depth, NUM_MICROBATCHES
+        self.cold_s, self.is_in_turn = cold_s, is_in_turn
+        self.waiting: list[dict[bool, int]] = [{True: 0, False: 0} for _ in range(num_stages)]  # by: is forward
+        self.is_busy, self.was_forward = [False] * num_stages, [False] * num_stages
+        self.warm: set[tuple[int, bool]] = set()
         self.events: list[tuple[float, int, int, bool, bool]] = []  # time, order, stage, is forward, is done
         self.in_flight = self.num_events = 0
 
@@ -27,33 +34,40 @@ class Pipeline:
         heapq.heappush(self.events, (time_s, self.num_events, stage, is_forward, is_done))
 
     def work(self, stage: int, now_s: float) -> None:
-        if self.is_busy[stage]:
+        waiting = self.waiting[stage]
+        has_forward = waiting[True] > 0 or (stage == 0 and self.todo > 0 and self.in_flight < self.depth)
+        if self.is_busy[stage] or not (has_forward or waiting[False]):
             return
-        if not self.waiting[stage]:
-            if stage or not self.todo or self.in_flight >= self.depth:
-                return
+        is_turn = self.is_in_turn and not self.was_forward[stage]
+        is_forward = has_forward and (is_turn or not waiting[False])
+        if is_forward and stage == 0:
             self.todo, self.in_flight = self.todo - 1, self.in_flight + 1
-            self.waiting[0].append((True, self.num_events))
-        item = min(self.waiting[stage])
-        self.waiting[stage].remove(item)
-        takes_s = (FORWARD_S if item[0] else BACKWARD_S) + (BACKWARD_S if item[0] and stage == self.last else 0.0)
-        self.is_busy[stage] = True
-        self.at(now_s + takes_s, stage, item[0], True)
+        else:
+            waiting[is_forward] -= 1
+        self.is_busy[stage], self.was_forward[stage] = True, is_forward
+        takes_s = (FORWARD_S if is_forward else BACKWARD_S) + (BACKWARD_S if is_forward and stage == self.last else 0)
+        self.at(now_s + takes_s, stage, is_forward, True)
+
+    def done(self, stage: int, is_forward: bool, now_s: float) -> None:
+        self.is_busy[stage] = False
+        goes_on = is_forward and stage < self.last
+        to = stage + 1 if goes_on else stage - 1
+        if to < 0:
+            self.in_flight -= 1
+            return
+        cold_s = 0.0 if (to, goes_on) in self.warm else self.cold_s
+        self.warm.add((to, goes_on))
+        self.at(now_s + self.hop_s + cold_s, to, goes_on, False)
 
     def seconds(self) -> float:
         now_s = 0.0
         self.work(0, now_s)
         while self.events:
-            now_s, order, stage, is_forward, is_done = heapq.heappop(self.events)
-            if not is_done:
-                self.waiting[stage].append((is_forward, order))
+            now_s, _, stage, is_forward, is_done = heapq.heappop(self.events)
+            if is_done:
+                self.done(stage, is_forward, now_s)
             else:
-                self.is_busy[stage] = False
-                to = stage + 1 if is_forward and stage < self.last else stage - 1
-                if to < 0:
-                    self.in_flight -= 1
-                else:
-                    self.at(now_s + self.hop_s, to, is_forward and stage < self.last, False)
+                self.waiting[stage][is_forward] += 1
             self.work(stage, now_s)
         return now_s
 
@@ -68,6 +82,13 @@ def test_the_depth_is_as_fast_as_no_limit_at_all(num_stages: int, hop_s: float) 
 
 def test_the_depth_of_1f1b_is_not_enough_over_links() -> None:
     assert Pipeline(4, 0.5, 4).seconds() > 1.3 * Pipeline(4, 0.5, 1000).seconds()
+
+
+@pytest.mark.parametrize("hop_s", [0.15, 1.0, 1.5])
+def test_turns_get_over_a_slow_start_that_a_run_of_backwards_repeats(hop_s: float) -> None:
+    depth = in_flight_depth(3, 2 * hop_s, COMPUTE_S, 1000)
+    in_turn_s = Pipeline(4, hop_s, depth, cold_s=2.0).seconds()
+    assert in_turn_s < 0.98 * Pipeline(4, hop_s, depth, cold_s=2.0, is_in_turn=False).seconds()
 
 
 @pytest.mark.parametrize(
