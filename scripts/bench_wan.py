@@ -14,6 +14,7 @@ Validity: at most ``MAX_LATE_SHARE`` of padded calls took longer by themselves, 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -38,6 +39,7 @@ TIME_LIMIT_S = {True: 420.0, False: 3600.0}
 ARM_TIMEOUT_S = 900.0
 SCHEDULES = ("gpipe", "1f1b")
 EXIT_CANNOT = 3
+NICE = -10  # of all programs of all arms: together they want a third of the cores, but they want it at once
 
 MODEL = {"width": 256, "num_blocks": 4, "num_heads": 4, "num_kv_heads": 2, "ffn_width": 352, "seq_len": 128}
 PROGRAM = [sys.executable, str(Path(__file__).resolve())]
@@ -260,6 +262,9 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     """The bench, or one of the programs that it starts on a host."""
+    if sys.argv[1:2] and not sys.argv[1].startswith("-"):
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, NICE)
     match sys.argv[1:2]:
         case ["router"]:
             net.route([int(device) for device in sys.argv[2:]])
