@@ -21,13 +21,14 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-INSIDE = "LIQUID_WAN_SANDBOX"  # environment variable: this process is inside the sandbox
+INSIDE = "LIQUID_WAN_SANDBOX"  # environment variable inside the sandbox: a folder for what a bench writes
 NETNS_DIR = Path("/var/run/netns")
 MTU = 1500
 BURST_BYTES = 2 * MTU
@@ -57,11 +58,12 @@ def enter(time_limit_s: float) -> int | None:
         raise CannotShape(f"namespaces cannot be made here: {done.stderr.strip()}")
     command = ["unshare", "-mnpf", "--kill-child=KILL", "--mount-proc"]
     command += ["timeout", "-k", "5", str(time_limit_s), sys.executable, *sys.argv]
-    # unshare blocks TERM and INT while it waits: they become KILL here, and its death ends the whole sandbox.
-    child = subprocess.Popen(command, env={**os.environ, INSIDE: "1"}, preexec_fn=_die_with_parent)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: child.kill())
-    code = child.wait()
+    with tempfile.TemporaryDirectory(prefix="liquid-wan-") as folder:  # goes even when the sandbox is killed
+        # unshare blocks TERM and INT while it waits: they become KILL here, and its death ends the whole sandbox.
+        child = subprocess.Popen(command, env={**os.environ, INSIDE: folder}, preexec_fn=_die_with_parent)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: child.kill())
+        code = child.wait()
     return code if code >= 0 else 128 - code
 
 

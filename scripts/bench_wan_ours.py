@@ -95,7 +95,7 @@ class Swarm:
             for stage in range(self.num_stages):
                 create_wallet(wallets, f"m{stage}")
                 self._start_miner(stack, stage, owner, pads)
-            entries, samples = self._watch(time.monotonic() + timeout_s)
+            entries, samples = self._watch(rounds, time.monotonic() + timeout_s)
             self.internet.stop()
         return {"rounds": rounds_of(entries), "cpu_share": _cpu_share(entries, samples), **self._counts(pads)}
 
@@ -119,11 +119,11 @@ class Swarm:
         command = [*self.program, "miner", *self._flags(stage, f"m{stage}"), "--orchestrator.url", url]
         self._start(stack, stage, f"m{stage}", [*command, "--orchestrator.hotkey", owner])
 
-    def _watch(self, deadline_s: float) -> tuple[list[LedgerEntry], list[tuple[float, float]]]:
-        """The ledger when the run has stopped, and samples of (time, processor time) on the way."""
+    def _watch(self, rounds: int, deadline_s: float) -> tuple[list[LedgerEntry], list[tuple[float, float]]]:
+        """The ledger when the last round is trained, and samples of (time, processor time) on the way."""
         entries: list[LedgerEntry] = []
         samples: list[tuple[float, float]] = []
-        while not entries or entries[-1].kind is not LedgerKind.RUN_STOPPED:
+        while sum(played["train_s"] > 0 for played in rounds_of(entries)) < rounds:
             if time.monotonic() > deadline_s or any(child.poll() is not None for child in self.internet.children):
                 raise SystemExit(f"our network failed:\n{self._tails()}")
             time.sleep(LOOK_S)
@@ -155,7 +155,7 @@ class Swarm:
 
 
 def rounds_of(entries: list[LedgerEntry]) -> list[dict[str, float]]:
-    """Seconds of TRAINING and of the edge after it, for each round."""
+    """Seconds of TRAINING and of the edge after it, for each round; the last one's edge is not waited for."""
     found: list[dict[str, float]] = []
     for entry in entries:
         if entry.kind is LedgerKind.ROUND_OPENED:
@@ -165,8 +165,6 @@ def rounds_of(entries: list[LedgerEntry]) -> list[dict[str, float]]:
         elif entry.kind is LedgerKind.PHASE_CHANGED and entry.body["phase"] == Phase.COMMITTING:
             found[-1]["ended_at_s"] = entry.time_s
             found[-1]["train_s"] = entry.time_s - found[-1]["opened_at_s"]
-        elif entry.kind is LedgerKind.RUN_STOPPED and found:
-            found[-1]["edge_s"] = entry.time_s - found[-1]["ended_at_s"]
     return found
 
 
