@@ -118,7 +118,7 @@ class RoundConfig(Section):
     microbatches: int = Field(64, ge=1, description="microbatches per round")
     inner_steps: int = Field(16, ge=1, description="optimiser steps of every replica per round (H)")
     snapshot_steps: int = Field(8, ge=1, description="inner steps per journal segment")
-    in_flight: int = Field(0, ge=0, description="microbatches in flight per first-stage replica; 0: as many as 1F1B")
+    in_flight: int = Field(0, ge=0, description="microbatches in flight per first-stage replica; 0: measured")
     retention_rounds: int = Field(3, ge=1, description="rounds whose journals and snapshots are kept for audits")
     single_candidate_share: float = Field(0.1, ge=0, le=1, description="microbatches whose next hop has no choice")
     min_replicas: int = Field(2, ge=1, description="replicas per stage that a round waits for until its deadline")

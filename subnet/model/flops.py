@@ -109,6 +109,12 @@ def stage_memory_bytes(run: RunConfig, stage: StageId, pending: int) -> int:
     return stage_parameters(run, stage) * STATE_BYTES + pending * run.microbatch_tokens * per_token
 
 
+def pending_that_fit(run: RunConfig, stage: StageId, memory_bytes: float) -> int:
+    """Microbatches that a stage can keep in flight in ``memory_bytes``, each with parameters of its own; at least 1."""
+    kept = stage_memory_bytes(run, stage, 1) - stage_memory_bytes(run, stage, 0) + 4 * stage_parameters(run, stage)
+    return max(1, int((memory_bytes - stage_memory_bytes(run, stage, 0)) // kept))
+
+
 def largest_shard_bytes(run: RunConfig) -> int:
     """Bytes of the largest shard of any stage in fp32."""
     largest = max(stage_parameters(run, StageId(stage)) for stage in range(run.stages.num_stages))

@@ -23,7 +23,7 @@ from subnet.net.frames import ANSWER_HEADER, INLINE_BYTES, answer_bytes
 from subnet.net.gate import SIGNED_HEADER
 from subnet.types import Hotkey
 
-KEEPALIVE_S = 15.0  # less than the server's, so that a POST never meets a connection that is just being closed
+KEEPALIVE_S = 60.0  # less than the server's, so that a POST never meets a connection that is just being closed
 CONNECT_TIMEOUT_S = 5.0  # a peer that does not even accept a connection is gone; loopback and WAN take < 1 s
 
 

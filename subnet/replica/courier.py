@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from subnet.records import PROTOCOL, RosterEntry, RoundDocument, decode
 from subnet.replica.custody import Custody, Held, Life
 from subnet.replica.site import Site
 from subnet.swarm import router
+from subnet.swarm.depth import PathGauge
 from subnet.types import Hotkey, StageId
 
 # First and longest pause before a busy or silent candidate is tried again.
@@ -41,6 +42,7 @@ class Traffic:
     resent: int = 0
     staleness_max: int = 0
     last_loss: float | None = None
+    paths: PathGauge = field(default_factory=PathGauge)
 
 
 class Courier:

@@ -48,6 +48,7 @@ class Held:
     version: int = 0
     out_attempt: int = 0
     downstream: Hotkey | None = None
+    left_at_s: float | None = None  # when its forward was done here; None after a restart
     sent_at_s: float = 0.0
     grads: Mapping[str, Tensor] | None = None
     grads_from: Hotkey | None = None

@@ -243,7 +243,8 @@ class Replica:
     async def _train(self, document: RoundDocument, recorded: RecordedStage) -> FinishedRound | None:
         """TRAINING; returns None when the round must not be committed."""
         self._phase = Phase.TRAINING
-        pipeline = self._pipeline = RoundPipeline(self._site, document, recorded, self.traffic)
+        memory_bytes = self._registration.memory_bytes
+        pipeline = self._pipeline = RoundPipeline(self._site, document, recorded, self.traffic, memory_bytes)
         pipeline.when_drained(self._drained.set)
 
         def is_over(view: RunView) -> bool:

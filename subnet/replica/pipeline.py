@@ -1,7 +1,7 @@
 """One replica's part in TRAINING: take microbatches, compute, pass them on, take gradients back.
 
 The shell around ``subnet.replica.custody`` (bookkeeping), ``subnet.replica.courier`` (departures) and
-``subnet.train.recorder`` (tensors and journal). One loop computes, backward before forward (design.md section 3).
+``subnet.train.recorder`` (tensors and journal). One loop computes, forward and backward in turn (1F1B).
 Invariants: nothing leaves before its journal entry is written; busy is not failure; in-flight depth is bounded.
 """
 
@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from subnet.data.batches import tokens as microbatch_tokens
 from subnet.data.batches import wire_tokens
 from subnet.errors import Diverged, OutOfTurn, Refused
 from subnet.log import Event, event
+from subnet.model.flops import pending_that_fit
 from subnet.net.base import Request, Response, reply
 from subnet.net.messages import BackwardReply, Envelope, ForwardReply, NeighbourStatus, unpack_body
 from subnet.records import PROTOCOL, LossItem, LossReport, RoundDocument, decode
@@ -22,13 +24,18 @@ from subnet.replica.courier import Courier, Traffic
 from subnet.replica.custody import Custody, Held, Life
 from subnet.replica.site import Site
 from subnet.swarm import router
+from subnet.swarm.depth import Mean
 from subnet.train.engine import BackwardResult, ForwardResult
 from subnet.train.recorder import RecordedStage
 from subnet.train.wire import WireFormat
 from subnet.types import Hotkey
 
-# A replica of a later stage accepts this many times its even share of what is in flight before it answers "busy".
-PENDING_FACTOR = 3
+T = TypeVar("T")
+
+# A replica of a later stage accepts this many times its even share of 1F1B's depth before it answers "busy"; one of the
+# first stage never has more in flight, however long its links are.
+PENDING_FACTOR = 4
+MEMORY_SHARE = 0.5  # of the machine's memory for microbatches in flight; the rest is the system's and the merge's
 # How long answers may still be acknowledged after TRAINING has ended.
 GRACE_S = 1.0
 
@@ -36,7 +43,9 @@ GRACE_S = 1.0
 class RoundPipeline:
     """TRAINING of one round at one replica."""
 
-    def __init__(self, site: Site, document: RoundDocument, recorded: RecordedStage, traffic: Traffic) -> None:
+    def __init__(
+        self, site: Site, document: RoundDocument, recorded: RecordedStage, traffic: Traffic, memory_bytes: int
+    ) -> None:
         self.document = document
         self.traffic = traffic
         self._site = site
@@ -44,6 +53,8 @@ class RoundPipeline:
         self._mine = next(entry for entry in document.roster if entry.hotkey == site.hotkey)
         self._stage = self._mine.stage
         self._wire = WireFormat(site.run, self._stage)
+        self._fits = pending_that_fit(site.run, self._stage, MEMORY_SHARE * memory_bytes)
+        traffic.paths.begin_round()
         self._round_ids = frozenset(document.microbatches())
         self.custody = Custody(site.run.custody.missed_statuses, site.clock.now_s())
         self._courier = Courier(site, document, self._mine, self.custody, traffic)
@@ -53,6 +64,7 @@ class RoundPipeline:
         done = set(recorded.applied) | set(recorded.engine.pending)
         self._todo = [microbatch for microbatch in share if microbatch not in done]
         self._losses: list[LossItem] = []
+        self._is_forwards_turn = False
         self._on_drained: Callable[[], None] = lambda: None
         self._work = asyncio.Event()
         self._closing = asyncio.Event()
@@ -141,6 +153,7 @@ class RoundPipeline:
                 self._work.clear()
                 await self._work.wait()
                 continue
+            self._is_forwards_turn = held.life is Life.RETURNING
             try:
                 if held.life is Life.RETURNING:
                     await self._backward(held)
@@ -152,30 +165,42 @@ class RoundPipeline:
                 self.close()
 
     def _next(self) -> Held | None:
-        """Backward before forward, older before newer, own new microbatches last and within the depth."""
-        queued: Held | None = None
-        for held in self.custody.held.values():
-            if held.life is Life.RETURNING:
-                return held
-            if held.life is Life.QUEUED and queued is None:
-                queued = held
-        if queued is None and self._todo and self.custody.num_pending() < self._depth():
-            microbatch = self._todo.pop(0)
-            tokens = wire_tokens(
-                microbatch_tokens(self._site.run, self._site.corpus, microbatch), self._site.run.model.vocab_size
-            )
-            queued = Held(microbatch, 0, None, (), tokens, None, None)
-            self.custody.accept(queued)
-        return queued
+        """One backward, one forward, while both wait; else what there is, older before newer.
+
+        A run of backwards after a disturbance would starve the stages behind, and the gap would come round again.
+        """
+        returning = self._oldest(Life.RETURNING)
+        if returning is None or self._is_forwards_turn:
+            queued = self._oldest(Life.QUEUED) or self._own()
+            returning = queued or returning
+        return returning
+
+    def _oldest(self, life: Life) -> Held | None:
+        return next((held for held in self.custody.held.values() if held.life is life), None)
+
+    def _own(self) -> Held | None:
+        """A new microbatch of this replica's share, within the depth."""
+        if not self._todo or self.custody.num_pending() >= self._depth():
+            return None
+        microbatch = self._todo.pop(0)
+        tokens = wire_tokens(
+            microbatch_tokens(self._site.run, self._site.corpus, microbatch), self._site.run.model.vocab_size
+        )
+        own = Held(microbatch, 0, None, (), tokens, None, None)
+        self.custody.accept(own)
+        return own
 
     def _depth(self) -> int:
-        """Microbatches in flight: as in 1F1B, unless the run wants fewer; each one more makes gradients staler."""
-        return self._site.run.round.in_flight or self._site.run.stages.num_stages
+        """Microbatches in flight: as the run wants, or as few as cover the way to the last stage and back."""
+        num_stages = self._site.run.stages.num_stages
+        most = min(PENDING_FACTOR * num_stages, self._fits)
+        return self._site.run.round.in_flight or self.traffic.paths.depth(num_stages - 1, most)
 
     def _max_pending(self) -> int:
         first = sum(entry.stage == 0 for entry in self.document.roster)
         here = sum(entry.stage == self._stage for entry in self.document.roster)
-        return PENDING_FACTOR * self._depth() * -(-first // here)
+        depth = self._site.run.round.in_flight or self._site.run.stages.num_stages
+        return min(PENDING_FACTOR * depth * -(-first // here), self._fits)
 
     async def _forward(self, held: Held) -> None:
         recorded = self._recorded
@@ -196,8 +221,8 @@ class RoundPipeline:
             recorded.step_if_due()
             return result, back
 
-        result, back = await self._site.compute(work)
-        held.version = result.version
+        result, back = await self._timed(work, self.traffic.paths.forward)
+        held.version, held.left_at_s = result.version, self._site.clock.now_s()
         if back is None:
             held.life, held.outputs = Life.LEAVING, result.outputs
             self._courier.send_on(held)
@@ -217,7 +242,13 @@ class RoundPipeline:
             recorded.step_if_due()
             return result
 
-        self._answer(held, await self._site.compute(work))
+        self._answer(held, await self._timed(work, self.traffic.paths.backward))
+
+    async def _timed(self, work: Callable[[], T], mean: Mean) -> T:
+        began_s = self._site.clock.now_s()
+        result = await self._site.compute(work)
+        mean.add(self._site.clock.now_s() - began_s)
+        return result
 
     def _answer(self, held: Held, back: BackwardResult) -> None:
         self.traffic.applied += 1
@@ -263,6 +294,9 @@ class RoundPipeline:
         reason = self.custody.receive_grads(
             envelope.microbatch, tensors, request.sender, request.auth, envelope.encoded().decode()
         )
+        held = self.custody.held.get(envelope.microbatch)
+        if not reason and held is not None and held.left_at_s is not None and not held.out_attempt:
+            self.traffic.paths.returned(self._site.clock.now_s() - held.left_at_s)
         self._work.set()
         return reply(BackwardReply(applied=not reason, reason=reason))
 
