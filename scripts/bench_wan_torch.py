@@ -64,11 +64,11 @@ class Crossing:
     """Our boundary as torch's schedules can send it: tensors of one size and dtype there and back."""
 
     def __init__(self, run: RunConfig) -> None:
-        boundary, shape = make_boundary(run), (run.data.sequences, run.model.seq_len, run.model.width)
-        specs = boundary.specs(*shape)
-        self.there, self.back = OneWay(specs, boundary.pack), OneWay(specs, boundary.pack)
-        self.unpack = boundary.unpack
-        self.unpack_grad = boundary.unpack
+        boundary, shape = make_boundary(run), (run.data.sequences, run.model.seq_len)
+        # The dither's seed does not matter to speed.
+        self.there = OneWay(boundary.specs(*shape), boundary.pack)
+        self.back = OneWay(boundary.grad_specs(*shape), lambda grad: boundary.pack_grad(grad, run.seed))
+        self.unpack, self.unpack_grad = boundary.unpack, boundary.unpack_grad
         self.words = -(-max(self.there.num_bytes, self.back.num_bytes) // WORD)
 
 
@@ -101,10 +101,13 @@ class Wrapped(nn.Module):
         super().__init__()
         self.stage = stage
         self.crossing = crossing
+        self.token_ids: list[Tensor] = []
 
     def forward(self, inputs: Tensor) -> Tensor:
         """What the next rank gets, or logits."""
-        result: Tensor = self.stage(inputs if self.stage.is_first else self._enter(inputs))
+        # A schedule takes forwards in the order of microbatches, and every rank reads the token ids for itself.
+        crossed = None if self.stage.is_first else self._enter(inputs)
+        result: Tensor = self.stage(self.token_ids.pop(0), crossed)
         return result if self.stage.is_last else self._leave(result)
 
     def _enter(self, received: Tensor) -> Tensor:
@@ -173,7 +176,9 @@ class Rank:
 
     def arm(self, kind: str, schedule: str, num_microbatches: int, steps: int) -> dict[str, Any]:
         """Train ``steps`` steps; returns when each began and ended on this rank, and what it cost."""
-        module = StageModule(self.run, StageId(self.rank))
+        # Dense hidden states need no learned ends.
+        run = self.run.with_values(**{"boundary.kind": "none"}) if kind == "dense" else self.run
+        module = StageModule(run, StageId(self.rank))
         wrapped = Wrapped(module, None if kind == "dense" else self.crossing)
         stage = self._pipeline(wrapped, kind == "dense")
         made = SCHEDULES[schedule](stage, n_microbatches=num_microbatches, loss_fn=token_loss)
@@ -182,6 +187,7 @@ class Rank:
         began_s, ended_s, losses_seen, cpu_s = [], [], [], 0.0
         for _ in range(steps):
             batch, losses = self._batch(num_microbatches), []
+            wrapped.token_ids = list(batch[:, :-1].split(self.run.data.sequences))
             dist.barrier()
             began_s.append(time.monotonic())
             cpu_at_start_s = time.process_time()
