@@ -14,11 +14,13 @@ from collections.abc import AsyncIterator, Callable
 from enum import Enum
 
 from subnet.chain.base import Chain, ChainSnapshot
-from subnet.errors import ChainError, Unavailable
+from subnet.errors import ChainError, ChainRefused, Unavailable
 from subnet.log import Event, event
 
 MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
 LOOKS_PER_TEMPO = 10
+NO_SUBNET = "subnet_not_exists"  # the SDK's class of it
+GONE_LOOKS = 2  # the newest block may be taken back
 
 
 class Pace(Enum):
@@ -65,14 +67,19 @@ class ChainFeed:
         return self.newest.block + math.ceil((self._now_s() - self._seen_s) / self._block_s)
 
     async def run(self, on_look: Callable[[ChainSnapshot], None]) -> None:
-        """Look until cancelled, or until ``on_look`` raises."""
+        """Look until cancelled, until ``on_look`` raises, or until the subnet itself is gone: ``ChainRefused``."""
+        num_gone = 0
         while True:
             await asyncio.sleep(self.pause_s)
             try:
                 snapshot = await self.chain.snapshot()
             except (ChainError, Unavailable) as error:
                 event(Event.CHAIN_FAILED, level=logging.WARNING, code=error.code, reason=str(error))
+                num_gone += isinstance(error, ChainRefused) and error.kind == NO_SUBNET
+                if num_gone >= GONE_LOOKS:
+                    raise
                 continue
+            num_gone = 0
             self._take(snapshot)
             on_look(snapshot)
 

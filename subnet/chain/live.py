@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import bittensor as bt
 
 from subnet.chain.base import MAX_COMMITMENT_BYTES, ChainSnapshot, NeuronInfo
+from subnet.chain.feed import NO_SUBNET
 from subnet.chain.refusals import refusal
 from subnet.chain.wallets import require_hotkey
 from subnet.chain.worker import ClientLost, Worker
@@ -167,7 +168,7 @@ class LiveChain:
         return ChainRefused(
             f"There is no subnet {self._netuid} on {self._endpoint}; it has {known or 'none'}.",
             name="SubnetNotExists",
-            kind="subnet_not_exists",
+            kind=NO_SUBNET,
             remedy="Name one of them with --netuid, or another chain with --subtensor.network.",
         )
 

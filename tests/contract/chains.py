@@ -113,6 +113,7 @@ class LiveWorld(World):
     running: Running
     wallets: Path
     netuid: int
+    keys: dict[str, tuple[str, str]]  # coldkey and hotkey
 
     @property
     def url(self) -> str:
@@ -217,7 +218,9 @@ def live_world(folder: Path, has_commit_reveal: bool = False, port: int = 0) -> 
             return LiveChain(running.url, netuid, wallets[name])
 
         acts = LiveActs(running, netuid, keys)
-        yield LiveWorld(hotkeys, client, acts.produce, acts.prune, acts.starve, acts.hand_over, running, folder, netuid)
+        yield LiveWorld(
+            hotkeys, client, acts.produce, acts.prune, acts.starve, acts.hand_over, running, folder, netuid, keys
+        )
 
 
 @contextmanager

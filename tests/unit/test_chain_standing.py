@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 
 from subnet.chain.base import ChainSnapshot
-from subnet.chain.feed import MAX_PAUSE_S, MIN_PAUSE_S, ChainFeed, Pace
+from subnet.chain.feed import MAX_PAUSE_S, MIN_PAUSE_S, NO_SUBNET, ChainFeed, Pace
 from subnet.chain.memory import PERMIT_STAKE_RAO, MemoryChain, MemoryLedgerChain
 from subnet.chain.standing import Standing
 from subnet.clock import run_virtual
-from subnet.errors import ChainUnreachable, NotRegistered, OwnerChanged
+from subnet.errors import ChainRefused, ChainUnreachable, NotRegistered, OwnerChanged
 from subnet.log import LOGGER, Event
 from subnet.types import Hotkey, Uid
 
@@ -133,6 +133,7 @@ class Ticking(MemoryChain):
         super().__init__(ledger, "cold miner", MINER)
         self._block_s = block_s
         self.is_away = False
+        self.is_gone = False
         self.looks: list[float] = []
 
     async def snapshot(self) -> ChainSnapshot:
@@ -140,6 +141,8 @@ class Ticking(MemoryChain):
         self.looks.append(now_s)
         if self.is_away:
             raise ChainUnreachable("no")
+        if self.is_gone:
+            raise ChainRefused("no subnet", kind=NO_SUBNET)
         self._ledger.step(int(now_s / self._block_s) - self._ledger.block)
         return self._ledger.snapshot()
 
@@ -187,3 +190,16 @@ def test_a_chain_that_is_away_for_hours_ends_nothing_and_is_expected_to_go_on(he
 
     run_virtual(main())
     assert set(heard) == {Event.CHAIN_FAILED}
+
+
+def test_a_subnet_that_is_gone_ends_the_program() -> None:
+    chain = Ticking(MemoryLedgerChain(("cold", OWNER), tempo_blocks=TEMPO_BLOCKS), 12.0)
+
+    async def main() -> None:
+        feed = ChainFeed(chain, await chain.snapshot())
+        chain.is_gone = True
+        with pytest.raises(ChainRefused):
+            await feed.run(lambda snapshot: None)
+        assert len(chain.looks) == 3
+
+    run_virtual(main())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -257,12 +256,6 @@ def test_a_neuron_that_lost_its_place_drains_and_ends(ledger: MemoryLedgerChain)
     done = lived(ledger, lambda: ledger.replace(Uid(1), "cold", FORGER.hotkey))
     assert done[-1] == "drained"
     assert "works" in done
-
-
-def test_a_snapshot_of_another_hotkey_with_the_same_uid_is_not_ours(ledger: MemoryLedgerChain) -> None:
-    here = ledger.snapshot()
-    theirs = replace(here.neurons[1], hotkey=FORGER.hotkey)
-    assert replace(here, neurons=(here.neurons[0], theirs)).neuron(MINER.hotkey) is None
 
 
 def test_events_can_be_read_by_machines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from bittensor.settings import NETWORKS as SDK_NETWORKS
 from pydantic import BaseModel
 
+from neurons.base import EXIT_AGAIN, EXIT_CRASHED, EXIT_REFUSED
 from neurons.settings import (
     CONFIG_FILE,
     NETWORKS,
@@ -21,6 +22,9 @@ from neurons.settings import (
     parse,
 )
 from subnet.errors import ConfigError
+from subnet.log import Event
+
+ROOT = Path(__file__).resolve().parents[2]
 
 SHARED_FLAGS = [
     "--axon.external_ip",
@@ -178,6 +182,16 @@ def flags(kind: type[NeuronConfig]) -> list[str]:
 def test_the_flags_are_these() -> None:
     assert flags(NeuronConfig) == SHARED_FLAGS
     assert [flag for flag in flags(OrchestratorConfig) if flag not in flags(NeuronConfig)] == OWNERS_FLAGS
+
+
+def test_every_flag_variable_and_exit_code_is_documented() -> None:
+    text = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    documented = [flag for flag in (*SHARED_FLAGS, *OWNERS_FLAGS) if flag.startswith("--") and "--no-" not in flag]
+    names = [*documented, *SDK_VARIABLES]
+    assert [name for name in names if f"`{name}`" not in text and name != "--help"] == []
+    assert [code for code in (EXIT_CRASHED, EXIT_AGAIN, EXIT_REFUSED) if f"| {code} |" not in text] == []
+    told = [name.value for name in Event if name.startswith("chain.")]
+    assert [name for name in told if f"`{name}`" not in text] == []
 
 
 def test_the_networks_are_those_of_the_sdk() -> None:
