@@ -50,7 +50,7 @@ def full_subnet() -> Genesis:
         )
         for uid in range(1, NUM_UIDS)
     ]
-    settings: dict[str, int | bool] = {"Tempo": TEMPO_BLOCKS, "WeightsSetRateLimit": 0, "ActivityCutoff": 65535}
+    settings: dict[str, int | bool] = {"Tempo": TEMPO_BLOCKS, "WeightsSetRateLimit": 0}
     subnet = GenesisSubnet(
         owner_coldkey=address("owner"), owner_hotkey=address("0"), settings=settings, neurons=neurons
     )

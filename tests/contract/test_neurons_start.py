@@ -55,7 +55,7 @@ def environment() -> dict[str, str]:
         ("miner", "miner", ["--subtensor.network", "fin"], EXIT_REFUSED, ["'fin'", "finney, test, local"]),
         ("miner", "miner", ["--subtensor.network", "host:9944"], EXIT_REFUSED, ["ws://host:9944"]),
         ("miner", "miner", ["--subtensor.network", NOBODY], EXIT_AGAIN, [NOBODY, "--subtensor.chain_endpoint"]),
-        ("miner", "miner", ["--axon.ip", "0.0.0.0"], EXIT_REFUSED, ["--axon.external_ip"]),
+        ("miner", "miner", ["--axon.ip", "0.0.0.0", "--axon.relay", "never"], EXIT_REFUSED, ["--axon.external_ip"]),
         ("validator", "validator", [], EXIT_AGAIN, ["serves no axon", "--orchestrator.url"]),
         ("orchestrator", "validator", [], EXIT_REFUSED, ["owner hotkey of subnet 1", "--wallet.name"]),
     ],

@@ -13,6 +13,7 @@ import pytest
 from subnet.localnet.devchain import chain as chain_module
 from subnet.localnet.devchain.chain import DevChain, DevChainConfig
 from subnet.localnet.devchain.extrinsics import InvalidTransaction
+from subnet.localnet.devchain.pallet_shield import PLACES
 from tests.unit.devchain_actors import (
     ALICE,
     BOB,
@@ -33,7 +34,7 @@ TEMPO = 8
 def busy_chain(state_file: Path | None = None) -> DevChain:
     clock = itertools.count(1_700_000_000_000, 250)
     chain = DevChain(DevChainConfig(history_blocks=HISTORY), lambda: next(clock), state_file)
-    chain.add_subnet(ALICE.address, OWNER.address, WeightsSetRateLimit=0, Tempo=TEMPO, ActivityCutoff=65535)
+    chain.add_subnet(ALICE.address, OWNER.address, WeightsSetRateLimit=0, Tempo=TEMPO)
     chain.register(1, BOB.address, VALIDATOR.address)
     chain.register(1, DAVE.address, MINER.address)
     chain.set_stake(1, VALIDATOR.address, STAKE_RAO)
@@ -95,6 +96,8 @@ def test_memory_is_flat_once_the_history_is_full(tmp_path: Path) -> None:
     after, more_objects, more_bytes = measured()
     assert chain.head.number == 2000
     assert statuses == {"inBlock": 500, "finalized": 500, "invalid": 249}  # the last one still waits
+    # Within the history the shield's keys may have changed once more, or once less.
+    assert abs(after.pop("overwritten") - before.pop("overwritten")) <= 2 * TEMPO * len(PLACES)
     assert after == before
     assert more_objects - objects < 200
     assert more_bytes - container_bytes < 12_000, "less than one pointer per block"

@@ -200,10 +200,10 @@ def test_a_full_disk_stops_the_chain_and_costs_nothing_that_was_saved(tmp_path: 
     chain = chain_on(path)
     people(chain)
     chain.listeners.append(lambda block: told.append(block.number))
+    chain.produce()
     database = chain.store.db  # type: ignore[union-attr]
     database.execute(f"PRAGMA max_page_count = {database.execute('PRAGMA page_count').fetchone()[0] + 2}")
     remark = ("System", "remark", {"remark": [7] * 20_000})
-    chain.produce()
     chain.submit(BOB.signed(chain, remark))
     for _ in range(2):
         with pytest.raises(ConfigError, match="full"):
