@@ -271,6 +271,8 @@ def run_program(config: NeuronConfig, work: Coroutine[Any, Any, None]) -> int:
     configure_logging(level=config.log_level, as_json=config.logging.json_lines)
     if config.logging.trace:
         logging.basicConfig(level=logging.DEBUG)  # what the libraries say
+    for name in config.ignored_variables():
+        event(Event.CONFIG_IGNORED, level=logging.WARNING, variable=name, endpoint=config.endpoint)
     try:
         asyncio.run(_supervise(work))
     except Exception as error:  # noqa: BLE001 - the supervisor: names what it knows, logs the rest

@@ -196,6 +196,11 @@ class NeuronConfig(BaseSettings):
         """Network name or URL of the chain."""
         return self.subtensor.chain_endpoint or self.subtensor.network
 
+    def ignored_variables(self) -> list[str]:
+        """Environment variables that name an endpoint which is not used, since something of higher rank says where."""
+        names = ("LIQUID_SUBTENSOR__CHAIN_ENDPOINT", "BT_CHAIN_ENDPOINT")
+        return [name for name in names if os.environ.get(name, self.endpoint) not in ("", self.endpoint)]
+
     @property
     def log_level(self) -> int:
         """Level of events that are written."""

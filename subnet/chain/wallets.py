@@ -1,7 +1,9 @@
-"""Wallets on this machine, as a folder of files; nothing is read but names.
+"""Wallets on this machine, as a folder of files; of a key, no more is read than whether it is encrypted.
 
-Not here: keys (``live``, ``net.auth``). Invariant: who names a wallet that is not there is told which are.
-Source: the layout of bittensor-wallet, PATH/NAME/hotkeys/HOTKEY (bittensor-v11.md, section 1.3).
+Not here: keys (``live``, ``net.auth``). Invariants: who names a wallet that is not there is told which are; a program
+that nobody watches never waits for a password.
+Source: the layout of bittensor-wallet, PATH/NAME/hotkeys/HOTKEY (bittensor-v11.md, section 1.3), and how its encrypted
+files begin.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from subnet.errors import ConfigError
 
 PUBLIC_SUFFIX = "pub.txt"
 MAX_LISTED = 12
+ENCRYPTED = (b"$NACL", b"$ANSIBLE_VAULT", b"gAAAAA")  # today's, and two older ways
 
 
 def known_hotkeys(path: Path) -> list[str]:
@@ -24,6 +27,12 @@ def require_hotkey(path: Path, name: str, hotkey: str) -> Path:
     """The file of a hotkey; ``ConfigError`` tells which there are, and how to make one."""
     file = path / name / "hotkeys" / hotkey
     if file.is_file():
+        with file.open("rb") as opened:
+            if opened.read(max(map(len, ENCRYPTED))).startswith(ENCRYPTED):
+                raise ConfigError(
+                    f"The hotkey at {file} is encrypted, and nobody will be there to type its password.",
+                    remedy="Neurons need a hotkey that is not; the coldkey may be.",
+                )
         return file
     known = known_hotkeys(path)
     listed = ", ".join(known[:MAX_LISTED]) + (", ..." if len(known) > MAX_LISTED else "")

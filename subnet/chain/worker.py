@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ Act = Callable[[C], Awaitable[object]]
 
 THREAD_NAME = "chain"
 CLOSE_TIMEOUT_S = 2.0  # a close is one frame each way; whoever needs longer hangs
+CANCEL_ATTEMPTS = 8  # the SDK's supervisor may take a first cancellation for a lost connection, and dial again
 
 
 class ClientLost(Exception):
@@ -38,6 +40,26 @@ class Vitals:
     num_left: int
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """Knows its connections: a client that never finished connecting cannot close its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._connections: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+
+    async def create_connection(self, *args: Any, **options: Any) -> Any:
+        """As in asyncio, and remembered."""
+        transport, protocol = await super().create_connection(*args, **options)
+        self._connections.add(transport)
+        return transport, protocol
+
+    def cut_off(self) -> None:
+        """End every connection that is still there."""
+        for transport in list(self._connections):
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
+
+
 class _Session(Generic[C]):
     """One client and its thread, from connecting to being abandoned."""
 
@@ -48,7 +70,7 @@ class _Session(Generic[C]):
         self._client: C | None = None  # from before it connects, so that a half-open one is closed as well
         self._is_connected = False
         self._connecting = asyncio.Lock()
-        self._loop = asyncio.new_event_loop()
+        self._loop = _Loop()
         self.is_abandoned = False
         self._is_asked = False
         self._num_vain = 0
@@ -108,21 +130,24 @@ class _Session(Generic[C]):
     async def _wind_up(self) -> None:
         try:
             if self._client is not None:
-                await _settle({asyncio.ensure_future(self._disconnect(self._client))})
-            others: set[asyncio.Future[Any]] = {
-                task for task in asyncio.all_tasks() if task is not asyncio.current_task()
-            }
-            for task in others:
-                task.cancel()
-            await _settle(others)
+                await _settle({asyncio.ensure_future(self._disconnect(self._client))}, CLOSE_TIMEOUT_S)
+            for _ in range(CANCEL_ATTEMPTS):
+                others: set[asyncio.Future[Any]] = {
+                    task for task in asyncio.all_tasks() if task is not asyncio.current_task()
+                }
+                for task in others:
+                    task.cancel()
+                await _settle(others, CLOSE_TIMEOUT_S / CANCEL_ATTEMPTS)
+            self._loop.cut_off()
+            await asyncio.sleep(0)  # for what they say at their end
         finally:
             self._loop.stop()
 
 
-async def _settle(tasks: set[asyncio.Future[Any]]) -> None:
+async def _settle(tasks: set[asyncio.Future[Any]], timeout_s: float) -> None:
     """Wait for ``tasks`` for a short while; how they end is nobody's concern any more."""
     if tasks:
-        done, _ = await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
+        done, _ = await asyncio.wait(tasks, timeout=timeout_s)
         for task in done:
             if not task.cancelled():
                 task.exception()

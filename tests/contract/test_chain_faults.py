@@ -6,7 +6,6 @@ Of every fault: a typed error within its deadline, and the same ``LiveChain`` wo
 from __future__ import annotations
 
 import asyncio
-import gc
 import multiprocessing
 import socket
 import threading
@@ -254,11 +253,9 @@ def test_a_chain_that_is_silent_for_long_leaves_no_threads_and_is_not_stuck(serv
             with pytest.raises(DeadlineExceeded):
                 await chain.snapshot()
             assert chain.stuck() is None
-        # The SDK keeps a connection that it was opening to itself: it ends when its thread has and it is collected.
         for thread in [known for known in threading.enumerate() if known.name == THREAD_NAME]:
             await asyncio.to_thread(thread.join, CLOSED_WITHIN_S)
             assert not thread.is_alive()
-        gc.collect()
         await served.closes_connections()
         served.running.fault("silent", False)
         chain = served.client("miner")

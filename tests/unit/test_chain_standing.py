@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,32 +14,18 @@ from subnet.chain.memory import PERMIT_STAKE_RAO, MemoryChain, MemoryLedgerChain
 from subnet.chain.standing import Standing
 from subnet.clock import run_virtual
 from subnet.errors import ChainRefused, ChainUnreachable, NotRegistered, OwnerChanged
-from subnet.log import LOGGER, Event
+from subnet.log import Event
 from subnet.types import Hotkey, Uid
+from tests.unit.heard_events import hearing
 
 OWNER, VALIDATOR, MINER, NEWCOMER = (Hotkey(name) for name in ("owner", "validator", "miner", "newcomer"))
 TEMPO_BLOCKS = 10
 
 
-class Heard(logging.Handler):
-    """Names of events."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.names.append(record.getMessage())
-
-
 @pytest.fixture
 def heard() -> Iterator[list[str]]:
-    handler, level = Heard(), LOGGER.level
-    LOGGER.addHandler(handler)
-    LOGGER.setLevel(logging.INFO)
-    yield handler.names
-    LOGGER.removeHandler(handler)
-    LOGGER.setLevel(level)
+    with hearing() as names:
+        yield names
 
 
 @pytest.fixture

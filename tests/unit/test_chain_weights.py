@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from subnet.chain.base import ChainSnapshot
 from subnet.chain.memory import PERMIT_STAKE_RAO, MemoryChain, MemoryLedgerChain
 from subnet.chain.weights import ALARM_TEMPOS, WeightSetter, by_uid, holds
-from subnet.errors import ChainError
+from subnet.errors import ChainError, ChainNotNow, ChainRefused, ChainUnreachable, DeadlineExceeded, LiquidError
+from subnet.log import Event
 from subnet.types import Hotkey, Uid
+from tests.unit.heard_events import hearing
 
 OWNER, VALIDATOR, MINER, GONE = (Hotkey(name) for name in ("owner", "validator", "miner", "gone"))
 TEMPO_BLOCKS = 10
@@ -105,6 +108,67 @@ def test_sealed_weights_that_were_not_taken_are_not_set() -> None:
     lost = WeightSetter(Forgetful(ledger, "cold validator", VALIDATOR), VALIDATOR)
     assert not asyncio.run(lost.set(ledger.snapshot(), {OWNER: 1.0}))
     assert asyncio.run(honest.set(ledger.snapshot(), {OWNER: 1.0}))
+
+
+class Refusing(MemoryChain):
+    """Fails once, before or after the chain took the weights."""
+
+    def __init__(self, ledger: MemoryLedgerChain, failure: LiquidError, *, takes: bool) -> None:
+        super().__init__(ledger, "cold validator", VALIDATOR)
+        self._failure: LiquidError | None = failure
+        self._takes = takes
+
+    async def set_weights(self, weights: Mapping[Uid, float], version_key: int) -> None:
+        """See ``Chain``."""
+        failure, self._failure = self._failure, None
+        if failure is None or self._takes:
+            await super().set_weights(weights, version_key)
+        if failure is not None:
+            raise failure
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_due_again"),
+    [
+        (ChainNotNow("rate limit"), True),
+        (ChainUnreachable("away"), True),
+        (DeadlineExceeded("silent"), True),
+        (ChainRefused("NotEnoughStakeToSetWeights"), False),
+    ],
+)
+def test_what_repeating_heals_is_due_at_the_next_look_else_at_the_next_epoch(
+    ledger: MemoryLedgerChain, failure: LiquidError, is_due_again: bool
+) -> None:
+    setter = WeightSetter(Refusing(ledger, failure, takes=False), VALIDATOR)
+    with pytest.raises(type(failure)):
+        asyncio.run(setter.set(ledger.snapshot(), {MINER: 1.0}))
+    assert setter.look(ledger.snapshot()) == is_due_again
+    ledger.step(TEMPO_BLOCKS)
+    assert setter.look(ledger.snapshot())
+    assert asyncio.run(setter.set(ledger.snapshot(), {MINER: 1.0}))
+
+
+def test_weights_that_the_chain_took_although_the_call_failed_are_set(ledger: MemoryLedgerChain) -> None:
+    setter = WeightSetter(Refusing(ledger, DeadlineExceeded("silent"), takes=True), VALIDATOR)
+    with pytest.raises(DeadlineExceeded):
+        asyncio.run(setter.set(ledger.snapshot(), {MINER: 1.0}))
+    ledger.step(TEMPO_BLOCKS // 2)
+    assert not setter.look(ledger.snapshot())
+
+
+def test_sealed_weights_that_are_never_opened_raise_the_alarm() -> None:
+    ledger = MemoryLedgerChain(("cold", OWNER), tempo_blocks=TEMPO_BLOCKS, has_commit_reveal=True)
+    ledger.register("cold validator", VALIDATOR, PERMIT_STAKE_RAO)
+    setter = WeightSetter(MemoryChain(ledger, "cold validator", VALIDATOR), VALIDATOR)
+    assert asyncio.run(setter.set(ledger.snapshot(), {OWNER: 1.0}))
+    sealed = ledger.snapshot()
+    lost = replace(sealed, block=TEMPO_BLOCKS, last_epoch_block=TEMPO_BLOCKS, sealed_at_block={})
+    with hearing() as heard:
+        setter.look(sealed)
+        assert heard == []
+        setter.look(lost)
+        setter.look(lost)
+    assert heard == [Event.WEIGHTS_ALARM]
 
 
 def test_the_alarm_counts_from_the_first_look_not_from_block_0(ledger: MemoryLedgerChain, setter: WeightSetter) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -47,9 +47,16 @@ from subnet.net.messages import RunInfo
 from subnet.records import PROTOCOL
 from subnet.types import Hotkey, Uid
 from tests.tiny import text_corpus, tiny_run
+from tests.unit.heard_events import same_logger
 
 OWNER, MINER, FORGER = dev_signer("//owner"), dev_signer("//miner-1"), dev_signer("//forger")
 TEMPO_BLOCKS = 10
+
+
+@pytest.fixture(autouse=True)
+def _same_logger() -> Iterator[None]:
+    with same_logger():
+        yield
 
 
 @pytest.fixture

@@ -131,7 +131,9 @@ def test_parts_of_one_group_may_come_from_different_places(monkeypatch: pytest.M
 def test_who_names_a_network_is_not_sent_to_an_endpoint_of_lower_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BT_CHAIN_ENDPOINT", "ws://elsewhere")
     assert configured().endpoint == "ws://elsewhere"
+    assert configured().ignored_variables() == []
     assert configured("--subtensor.network", "test").endpoint == "test"
+    assert configured("--subtensor.network", "test").ignored_variables() == ["BT_CHAIN_ENDPOINT"]
     monkeypatch.setenv("LIQUID_SUBTENSOR__NETWORK", "local")
     assert configured().endpoint == "local"
     assert configured("--subtensor.chain_endpoint", "ws://mine").endpoint == "ws://mine"
