@@ -188,10 +188,9 @@ class Outer:
 
 def ratio_bytes(job: Job) -> float:
     """How many times fewer bytes cross than of a bf16 boundary."""
-    from subnet.model.boundary import bytes_per_token, make_boundary
+    from subnet.model.boundary import bytes_per_token
 
-    run = run_config(job)
-    return BF16_BYTES_PER_CHANNEL * job.width / (bytes_per_token(make_boundary(run)) + TOKEN_ID_BYTES)
+    return BF16_BYTES_PER_CHANNEL * job.width / (bytes_per_token(run_config(job)) + TOKEN_ID_BYTES)
 
 
 def in_processes(jobs: list[Job]) -> Iterator[tuple[Job, float]]:

@@ -66,7 +66,7 @@ class BoundaryConfig(Section):
 
     kind: Literal["none", "int8", "anchored", "resbm"] = Field("int8", description="back end of the boundary")
     dims: int = Field(16, ge=0, description="learned kinds: numbers per token; 0: only token ids cross")
-    levels: int = Field(4, ge=2, le=256, description="learned kinds: values that a number can have forward")
+    levels: Literal[2, 3, 4, 5, 6, 8, 16, 32, 256] = Field(4, description="learned kinds: values of a number forward")
     grad_levels: int = Field(3, ge=2, le=256, description="learned kinds: values that a gradient can have, dithered")
     predictor: bool = Field(
         False, description="whether the receiver adds what token ids alone say; anchored always does"
@@ -165,6 +165,12 @@ class RunConfig(Section):
     custody: CustodyConfig = CustodyConfig()
     audit: AuditConfig = AuditConfig()
     pay: PayConfig = PayConfig()
+
+    @model_validator(mode="after")
+    def _boundary_fits(self) -> Self:
+        if self.boundary.kind in LEARNED and self.boundary.dims > self.model.width:
+            raise ValueError("boundary.dims must not exceed model.width")
+        return self
 
     @model_validator(mode="after")
     def _cut_fits(self) -> Self:

@@ -1,23 +1,26 @@
 """The learned ends of a boundary: the sender's exit, the receiver's entry, and predictors from token ids.
 
-A learned exit makes of a hidden state ``dims`` numbers per token, each in -1..1; the entry behind it makes a hidden
-state of those numbers and of what a small causal predictor says about the token ids, which both ends have. Exit
-parameters belong to the sender's stage, entry parameters to the receiver's, each with its optimiser and merge group.
-``none`` and ``int8`` carry the hidden state itself; their entries may have the same predictor, so that they are the
-baseline of the learned ones.
+A learned exit makes of a hidden state ``dims`` numbers per token; the entry behind it makes a hidden state of them.
+``anchored`` sends the innovation, what a small causal predictor does not know from the token ids, in an orthonormal
+basis; the receiver starts with the same basis and adds what its own predictor says. So the first step sees the hidden
+state's projection, and its gradient goes back the same way: random ends that are not tied at the start learn nothing
+(docs/experiments.md). ``resbm`` adds a learned part to the first ``dims`` channels. Exit parameters belong to the
+sender's stage, entry parameters to the receiver's, each with its optimiser and merge group. ``none`` and ``int8`` carry
+the hidden state itself; their entries may have the same predictor, so that they are the baseline of the learned ones.
 Not here: what of it is put on the wire (``subnet.model.boundary``).
 Shapes: B sequences, T positions, D width of the model, K dims of the boundary, V token ids, E embedding, W kernel.
-Sources: arXiv:2604.11947 (resbm: encoder, decoder, truncated identity lane), arXiv:2606.05484 (anchor by token id).
+Sources: arXiv:2604.11947 (resbm), arXiv:2606.05484 (basis and anchor by token id).
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from subnet.config import LEARNED, PREDICTOR_EMBEDDING, RunConfig, has_predictor
-from subnet.model.decoder import RMSNorm
 
 
 class Predictor(nn.Module):
@@ -44,27 +47,26 @@ class Predictor(nn.Module):
 
 
 class Exit(nn.Module):
-    """The sender's end: hidden state [B,T,D] to what crosses."""
+    """The sender's end: hidden state [B,T,D] to what crosses, [B,T,K] or the hidden state itself."""
 
     def __init__(self, run: RunConfig) -> None:
         super().__init__()
-        boundary, width = run.boundary, run.model.width
+        boundary = run.boundary
         self.is_learned = boundary.kind in LEARNED
         self.has_lane = boundary.kind == "resbm"
         self.dims = boundary.dims
+        self.expect = Predictor(run) if boundary.kind == "anchored" else None
         if self.is_learned:
-            self.norm = RMSNorm(width, run.model.norm_eps)
-            self.encode = nn.Linear(width, boundary.dims, bias=False)
+            self.encode = nn.Linear(run.model.width, boundary.dims, bias=False)
 
-    def forward(self, hidden_BTD: Tensor) -> Tensor:
-        """[B,T,K] in -1..1, or the hidden state itself."""
+    def forward(self, hidden_BTD: Tensor, tokens_BT: Tensor) -> Tensor:
+        """What crosses, before it is put into digits."""
         if not self.is_learned:
             return hidden_BTD
-        normal_BTD = self.norm(hidden_BTD)
-        code_BTK = self.encode(normal_BTD)
-        if self.has_lane:
-            code_BTK = code_BTK + normal_BTD[..., : self.dims]
-        return torch.tanh(code_BTK)
+        if self.expect is not None:
+            hidden_BTD = hidden_BTD - self.expect(tokens_BT)
+        code_BTK: Tensor = self.encode(hidden_BTD)
+        return code_BTK + hidden_BTD[..., : self.dims] if self.has_lane else code_BTK
 
 
 class Entry(nn.Module):
@@ -88,3 +90,16 @@ class Entry(nn.Module):
             if self.has_lane:
                 hidden_BTD = hidden_BTD + F.pad(crossed, (0, self.padding))
         return hidden_BTD if self.predict is None else hidden_BTD + self.predict(tokens_BT)
+
+
+def first_basis(seed: int, width: int, dims: int) -> Tensor:
+    """Orthonormal rows [K,D]: waves of a cosine transform, drawn and with signs drawn by ``seed``.
+
+    No factorisation: its rounding differs between machines, and all peers must begin with the same bits.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    waves = torch.randperm(width, generator=generator)[:dims].sort().values.double()
+    signs = torch.randint(0, 2, (width,), generator=generator).double() * 2 - 1
+    angles = torch.outer(waves, torch.arange(width, dtype=torch.float64) + 0.5) * (math.pi / width)
+    norms = torch.where(waves > 0, math.sqrt(2 / width), math.sqrt(1 / width))
+    return (angles.cos() * norms[:, None] * signs).float()

@@ -74,10 +74,15 @@ def boundary_matrices(run: RunConfig, stage: StageId) -> tuple[int, ...]:
     is_first, is_last = stage == 0, stage == run.stages.num_stages - 1
     is_learned = boundary.kind in LEARNED
     sizes = [boundary.dims * width] * (is_learned * (2 - is_first - is_last))
-    if has_predictor(boundary) and boundary.predictor_kernel:
-        window = boundary.predictor_kernel * PREDICTOR_EMBEDDING * boundary.predictor_width
-        sizes += [window, boundary.predictor_width * width]
+    window = boundary.predictor_kernel * PREDICTOR_EMBEDDING * boundary.predictor_width
+    sizes += [window, boundary.predictor_width * width] * (num_predictors(run, stage) * bool(boundary.predictor_kernel))
     return tuple(sizes)
+
+
+def num_predictors(run: RunConfig, stage: StageId) -> int:
+    """In place of the embedding or at the entry, and at an anchored exit."""
+    is_last = stage == run.stages.num_stages - 1
+    return int(has_predictor(run.boundary)) + int(run.boundary.kind == "anchored" and not is_last)
 
 
 def model_flops_per_token(run: RunConfig) -> float:
@@ -92,10 +97,10 @@ def stage_parameters(run: RunConfig, stage: StageId) -> int:
     is_last = stage == run.stages.num_stages - 1
     edges = table * (int(stage == 0) + int(is_last)) + (model.width if is_last else 0)
     boundary = run.boundary
-    if boundary.kind in LEARNED and not is_last:
-        edges += model.width  # the gain of the exit's norm
-    if has_predictor(boundary):  # its table takes the embedding's place in the first stage
-        edges += (table if stage > 0 else 0) + bool(boundary.predictor_kernel) * model.vocab_size * PREDICTOR_EMBEDDING
+    letters = bool(boundary.predictor_kernel) * model.vocab_size * PREDICTOR_EMBEDDING
+    edges += num_predictors(run, stage) * (table + letters)
+    if has_predictor(boundary) and stage == 0:
+        edges -= table  # a predictor's takes the embedding's place
     return blocks * (block_parameters(model) + 2 * model.width) + edges + sum(boundary_matrices(run, stage))
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from subnet.config import RunConfig, has_predictor
 from subnet.hashing import draw
 from subnet.model.boundary import dither_seed, make_boundary, roundtrip
-from subnet.model.crossing import Entry, Exit, Predictor
+from subnet.model.crossing import Entry, Exit, Predictor, first_basis
 from subnet.model.decoder import Block, RMSNorm
 from subnet.model.flops import balanced_cut
 from subnet.types import MicrobatchId, StageId
@@ -79,14 +79,26 @@ class StageModule(nn.Module):
             if parameter.dim() < 2:
                 continue  # gains stay at one
             scale = residual if name.endswith(("out.weight", "down.weight")) else 1.0
-            std = run.model.init_std * scale
-            if name.endswith("encode.weight"):
-                std = run.model.width**-0.5  # codes of about unit variance: all levels are in use from the first step
-            elif name.endswith("letters.weight"):
-                std = LETTERS_STD
+            std = LETTERS_STD if name.endswith("letters.weight") else run.model.init_std * scale
             generator = torch.Generator().manual_seed(draw(run.seed, "init", self._global_name(name)) >> 1)
             with torch.no_grad():
                 parameter.normal_(0.0, std, generator=generator)
+        if run.boundary.kind == "anchored":
+            self._tie_ends(run)
+
+    @torch.no_grad()
+    def _tie_ends(self, run: RunConfig) -> None:
+        """Both ends of a boundary begin with one basis, which they then learn apart."""
+        places = {"exit": self.numbers[-1] + 1, "entry": self.numbers[0]}
+        for end, place in places.items():
+            if not hasattr(self, end):
+                continue
+            seed = draw(run.seed, "basis", place) >> 1
+            basis_KD = first_basis(seed, run.model.width, run.boundary.dims)
+            if end == "exit":
+                self.exit.encode.weight.copy_(basis_KD)
+            else:
+                self.entry.decode.weight.copy_(basis_KD.T)
 
     def _global_name(self, name: str) -> str:
         """The parameter's name in the whole model: blocks are numbered from its first, whatever the cut."""
@@ -103,7 +115,7 @@ class StageModule(nn.Module):
         hidden_BTD = self.embed(tokens_BT) if self.is_first else self.entry(crossed, tokens_BT)
         for block in () if by_pass else self.blocks:
             hidden_BTD = block(hidden_BTD)
-        return self.head(self.norm(hidden_BTD)) if self.is_last else self.exit(hidden_BTD)  # type: ignore[no-any-return]
+        return self.head(self.norm(hidden_BTD)) if self.is_last else self.exit(hidden_BTD, tokens_BT)  # type: ignore[no-any-return]
 
 
 def parameter_layout(module: StageModule) -> tuple[ParameterSlot, ...]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from subnet.codec.quantize import digits_per_byte, pack_digits, packed_width, unpack_digits
 from subnet.codec.tensors import NAMES
-from subnet.config import BoundaryConfig
+from subnet.config import BoundaryConfig, load_run_config
 from subnet.model.boundary import DigitBoundary, bytes_per_token, make_boundary
-from subnet.model.crossing import Predictor
+from subnet.model.crossing import Predictor, first_basis
 from subnet.model.flops import stage_parameters
 from subnet.model.stages import StageModule
 from subnet.types import StageId
@@ -41,13 +43,37 @@ def test_any_byte_of_a_stranger_gives_digits_in_range() -> None:
         assert int(found.max()) < base
 
 
-@pytest.mark.parametrize("levels", [2, 3, 4, 256])
-def test_a_value_moves_by_half_a_level_at_most(levels: int) -> None:
+@pytest.mark.parametrize(("levels", "distortion"), [(2, 0.3634), (3, 0.1902), (4, 0.1188), (16, 0.01154)])
+def test_numbers_lose_what_the_best_uniform_quantiser_loses(levels: Any, distortion: float) -> None:
+    """Whatever the scale of a number; distortions as in Max 1960."""
     boundary = DigitBoundary(BoundaryConfig(dims=8, levels=levels))
-    values = torch.tanh(noise(2, 3, 8))
+    values = noise(16, 256, 8) * torch.logspace(-4, 3, 8)
     found = boundary.unpack(boundary.pack(values))
-    assert float((found - values).abs().max()) <= 1 / (levels - 1) + 1e-6
-    assert torch.equal(boundary.unpack(boundary.pack(found)), found)
+    lost = (found - values).square().mean((0, 1)) / values.square().mean((0, 1))
+    assert lost.tolist() == pytest.approx([distortion] * 8, rel=0.15)
+
+
+def test_a_number_that_is_always_zero_stays_zero() -> None:
+    boundary = DigitBoundary(BoundaryConfig(dims=2, levels=3))
+    values = noise(1, 4, 2) * torch.tensor([0.0, 1.0])
+    assert not boundary.unpack(boundary.pack(values))[..., 0].any()
+
+
+@pytest.mark.parametrize(("width", "dims"), [(16, 5), (16, 16), (48, 7), (128, 0)])
+def test_the_first_basis_is_orthonormal_and_the_seeds_own(width: int, dims: int) -> None:
+    basis = first_basis(3, width, dims)
+    assert basis.shape == (dims, width)
+    assert torch.allclose(basis @ basis.T, torch.eye(dims), atol=1e-6)
+    assert torch.equal(basis, first_basis(3, width, dims))
+    assert not dims or not torch.equal(basis, first_basis(4, width, dims))
+
+
+def test_an_anchored_boundary_begins_as_a_projection() -> None:
+    run = tiny_run(text_corpus(), **{"boundary.kind": "anchored", "boundary.dims": 5})
+    sender, receiver = (StageModule(run, StageId(stage)) for stage in (1, 2))
+    basis = sender.exit.encode.weight
+    assert torch.equal(receiver.entry.decode.weight, basis.T)
+    assert not torch.equal(basis, StageModule(run, StageId(0)).exit.encode.weight)
 
 
 @pytest.mark.parametrize("grad_levels", [2, 3, 16])
@@ -79,10 +105,11 @@ def test_what_is_on_the_wire_is_what_was_declared(kind: str, dims: int) -> None:
 
 
 def test_64_times_fewer_bytes_at_width_128() -> None:
-    """12 numbers of 4 levels, 12 gradients of 3, one scale, one token id: 8 bytes of 512."""
-    config = BoundaryConfig(kind="anchored", dims=12, levels=4, grad_levels=3)
+    """24 numbers and their gradients of 1 bit, a scale, a token id: 8 bytes of 512, and the steps of a microbatch."""
+    changes = {"boundary.kind": "anchored", "boundary.dims": 24, "boundary.levels": 2, "boundary.grad_levels": 2}
+    run = load_run_config("localnet").with_values(**changes, **{"data.sequences": 16})
     token_id = 1
-    assert 4 * 128 / (bytes_per_token(DigitBoundary(config)) + token_id) == 64
+    assert 4 * run.model.width / (bytes_per_token(run) + token_id) == pytest.approx(64, rel=0.01)
 
 
 def test_a_predictor_sees_nothing_of_later_tokens() -> None:
