@@ -30,16 +30,17 @@ BF16_BYTES_PER_CHANNEL = 4  # activation and gradient
 TOKEN_ID_BYTES = 1
 ROUNDS = 16  # of the arm with two replicas
 
-LEARNED = {"boundary.kind": "anchored"}
+FEW = {"boundary.levels": 16, "boundary.grad_levels": 16}  # fewer levels cost more than they save (docs/experiments.md)
 ARMS: dict[str, dict[str, Any]] = {
     "plain": {"boundary.kind": "none"},
     "baseline": {"boundary.kind": "none", "boundary.predictor": True},
-    "b0": {**LEARNED, "boundary.dims": 0},
-    "16x": {**LEARNED, "boundary.dims": 60, "boundary.levels": 4, "boundary.grad_levels": 3},
-    "64x": {**LEARNED, "boundary.dims": 12, "boundary.levels": 4, "boundary.grad_levels": 3},
-    "128x": {**LEARNED, "boundary.dims": 4, "boundary.levels": 4, "boundary.grad_levels": 3},
-    "resbm_64x": {"boundary.kind": "resbm", "boundary.dims": 12, "boundary.levels": 4, "boundary.grad_levels": 3},
-    "two_replicas": {**LEARNED, "boundary.dims": 12, "boundary.levels": 4, "boundary.grad_levels": 3},
+    "b0": {"boundary.kind": "anchored", "boundary.dims": 0},
+    "8x": {"boundary.kind": "anchored", "boundary.dims": 60, **FEW},
+    "16x": {"boundary.kind": "anchored", "boundary.dims": 28, **FEW},
+    "64x": {"boundary.kind": "anchored", "boundary.dims": 6, **FEW},
+    "128x": {"boundary.kind": "anchored", "boundary.dims": 2, **FEW},
+    "resbm_64x": {"boundary.kind": "resbm", "boundary.predictor": True, "boundary.dims": 6, **FEW},
+    "two_replicas": {"boundary.kind": "anchored", "boundary.dims": 6, **FEW},
 }
 RATES = {"adamw": 3e-3, "muon": 3e-3}  # best of a sweep of the baseline (docs/experiments.md)
 
@@ -219,14 +220,21 @@ def figures(losses: dict[str, list[float]]) -> dict[str, Any]:
         return sum(gaps) / len(gaps)
 
     b0, ours = gap_pct("b0"), gap_pct("64x")
+
+    def won_back(gap: float | None) -> float | None:
+        return 1 - gap / b0 if b0 and gap is not None else None
+
     return {
         "loss_baseline": sum(baseline) / len(baseline),
         "loss_plain": sum(losses["plain"]) / len(losses["plain"]) if "plain" in losses else None,
         "gap_64x_pct": ours,
+        "gap_8x_pct": gap_pct("8x"),
         "gap_16x_pct": gap_pct("16x"),
         "gap_128x_pct": gap_pct("128x"),
         "gap_b0_pct": b0,
-        "won_back_64x": 1 - ours / b0 if b0 and ours is not None else None,
+        "won_back_64x": won_back(ours),
+        "won_back_16x": won_back(gap_pct("16x")),
+        "won_back_8x": won_back(gap_pct("8x")),
         "gap_resbm_64x_pct": gap_pct("resbm_64x"),
         "gap_two_replicas_pct": gap_pct("two_replicas"),
         "spread_pct": 100 * (max(baseline) / min(baseline) - 1),
@@ -247,7 +255,7 @@ def main() -> None:
     if arguments.job is not None:
         print(train(Job(**json.loads(arguments.job))))
         return
-    tokens = arguments.tokens or (400_000 if arguments.quick else 2_000_000)
+    tokens = arguments.tokens or (400_000 if arguments.quick else 1_000_000)
     arms = arguments.arms.split(",") if arguments.arms else ["baseline", "64x", "b0"] if arguments.quick else list(ARMS)
     kinds = (
         arguments.optimizers.split(",") if arguments.optimizers else ["muon"] if arguments.quick else ["muon", "adamw"]

@@ -66,8 +66,8 @@ class BoundaryConfig(Section):
 
     kind: Literal["none", "int8", "anchored", "resbm"] = Field("int8", description="back end of the boundary")
     dims: int = Field(16, ge=0, description="learned kinds: numbers per token; 0: only token ids cross")
-    levels: Literal[2, 3, 4, 5, 6, 8, 16, 32, 256] = Field(4, description="learned kinds: values of a number forward")
-    grad_levels: int = Field(3, ge=2, le=256, description="learned kinds: values that a gradient can have, dithered")
+    levels: Literal[2, 3, 4, 5, 6, 8, 16, 32, 256] = Field(16, description="learned kinds: values of a number forward")
+    grad_levels: int = Field(16, ge=2, le=256, description="learned kinds: values that a gradient can have, dithered")
     predictor: bool = Field(
         False, description="whether the receiver adds what token ids alone say; anchored always does"
     )

@@ -27,6 +27,8 @@ from subnet.model.flops import balanced_cut
 from subnet.types import MicrobatchId, StageId
 
 Vector = npt.NDArray[np.float32]
+ENDS = ("encode.weight", "decode.weight")
+END_RATE = 0.1  # the ends of a boundary only mean something together: they move slowly, and without decay
 LETTERS_STD = 0.5  # the predictor's own embedding feeds a nonlinearity, not the residual stream
 TABLES = ("embed.weight", "table.weight", "letters.weight")  # rows by token id
 
@@ -35,7 +37,8 @@ TABLES = ("embed.weight", "table.weight", "letters.weight")  # rows by token id
 class ParameterSlot:
     """Where one parameter lies in its stage's flat vector. ``decays``: whether weight decay applies.
 
-    ``is_hidden_matrix``: a matrix from one hidden state to another: no table of token ids, and not the head.
+    ``is_hidden_matrix``: a matrix from one hidden state to another: no table of token ids, not the head, no end of a
+    boundary. ``rate``: its share of the learning rate.
     """
 
     name: str
@@ -44,6 +47,7 @@ class ParameterSlot:
     size: int
     decays: bool
     is_hidden_matrix: bool
+    rate: float = 1.0
 
 
 def cut(run: RunConfig) -> tuple[range, ...]:
@@ -119,12 +123,16 @@ class StageModule(nn.Module):
 
 
 def parameter_layout(module: StageModule) -> tuple[ParameterSlot, ...]:
-    """The flat vector's slots. Matrices decay; gains and tables of token ids do not."""
+    """The flat vector's slots. Matrices decay; gains, tables of token ids and a boundary's ends do not."""
     slots, offset = [], 0
     for name, parameter in module.named_parameters():
-        decays = parameter.dim() > 1 and not name.endswith(TABLES)
+        is_end = name.endswith(ENDS)
+        decays = parameter.dim() > 1 and not name.endswith(TABLES) and not is_end
         is_hidden_matrix = decays and not name.startswith("head")
-        slots.append(ParameterSlot(name, tuple(parameter.shape), offset, parameter.numel(), decays, is_hidden_matrix))
+        rate = END_RATE if is_end else 1.0
+        slots.append(
+            ParameterSlot(name, tuple(parameter.shape), offset, parameter.numel(), decays, is_hidden_matrix, rate)
+        )
         offset += parameter.numel()
     return tuple(slots)
 

@@ -1,8 +1,8 @@
 """The inner optimiser over one stage's parameters, AdamW or Muon, with its state as flat vectors.
 
-Muon steps along the orthogonalised momentum of every hidden matrix; tables of token ids, head and gains stay with
-AdamW. Its steps are scaled so that one learning rate serves both. torch's own Muon computes in bf16, which takes eight
-times as long as fp32 on a CPU; this one follows the parameters' dtype.
+Muon steps along the orthogonalised momentum of every hidden matrix; all else stays with AdamW. Its steps are scaled so
+that one learning rate serves both. torch's own Muon computes in bf16, which takes eight times as long as fp32 on a
+CPU; this one follows the parameters' dtype.
 Not here: when to step (``subnet.train.engine``), the outer optimiser (``subnet.train.merge``).
 Invariants: the learning rate is a function of the tokens that the whole run has seen, never of local steps, so that
 replicas of all stages agree on it; equal gradients in equal order give equal bits on one machine.
@@ -78,13 +78,14 @@ class InnerOptimizer:
         rest = [(item, slot) for item, slot in self._slots if not (is_muon and slot.is_hidden_matrix)]
         groups = [
             {
-                "params": [item for item, slot in rest if slot.decays is wanted],
-                "weight_decay": inner.weight_decay if wanted else 0.0,
+                "params": [item for item, slot in rest if (slot.decays, slot.rate) == (decays, rate)],
+                "weight_decay": inner.weight_decay if decays else 0.0,
+                "rate": rate,
             }
-            for wanted in (True, False)
+            for decays, rate in sorted({(slot.decays, slot.rate) for _, slot in rest}, reverse=True)
         ]
         self._adamw = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
+            groups,
             lr=inner.learning_rate,
             betas=(inner.beta1, inner.beta2),
             eps=inner.eps,
@@ -96,7 +97,7 @@ class InnerOptimizer:
     def step(self, learning_rate: float) -> None:
         """One step on the parameters' ``grad``."""
         for group in self._adamw.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group["rate"]
         self._adamw.step()
         self._step_matrices(learning_rate)
         self._num_steps += 1

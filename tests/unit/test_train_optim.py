@@ -129,3 +129,14 @@ def test_muon_agrees_with_torchs_own_up_to_its_bf16() -> None:
     for mine, other, slot in zip(ours, theirs, SLOTS, strict=True):
         if slot.is_hidden_matrix:
             assert torch.allclose(mine, other, atol=1e-2 * UPDATE_RMS * 2 * 0.1), "a tenth of the largest step"
+
+
+@both_kinds
+def test_a_parameter_may_have_a_share_of_the_learning_rate(kind: Literal["adamw", "muon"]) -> None:
+    slots = [ParameterSlot("whole", (3,), 0, 3, False, False), ParameterSlot("tenth", (3,), 3, 3, False, False, 0.1)]
+    items = [nn.Parameter(torch.zeros(3)) for _ in slots]
+    optimizer = InnerOptimizer(InnerConfig(optimizer=kind), items, slots)
+    for item in items:
+        item.grad = torch.ones(3)
+    optimizer.step(1e-2)
+    assert torch.allclose(items[1], items[0] / 10)
