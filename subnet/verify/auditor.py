@@ -2,7 +2,9 @@
 
 The shell around ``subnet.verify.challenge`` (whom) and ``subnet.verify.replay`` (what is true).
 Invariants: audits may lag behind training and never hold it up; a miner that does not hand out what it committed to
-fails as ``unavailable`` after the deadline; another validator's failed verdict is re-verified before it can punish.
+fails as ``unavailable`` after the deadline, but not for a round that it need not keep any more (after an outage of the
+chain, say): that audit is missed, said to be, and drawn again; another validator's failed verdict is re-verified before
+it can punish.
 Source: design.md, section 7.
 """
 
@@ -109,9 +111,9 @@ class Auditor:
             self._last_challenged(view.round),
             suspects(view),
         )
-        self._challenged |= {challenge.hotkey: view.round for challenge in drawn}
         # Together, so that a miner that does not answer delays nobody else's audit.
-        await asyncio.gather(*(self._audit(view, challenge, beacon) for challenge in drawn))
+        done = await asyncio.gather(*(self._audit(view, challenge, beacon) for challenge in drawn))
+        self._challenged |= {one.hotkey: view.round for one, is_done in zip(drawn, done, strict=True) if is_done}
         await self._audit_merge(view, beacon)
 
     def _last_challenged(self, before: RoundId) -> dict[Hotkey, RoundId]:
@@ -170,9 +172,26 @@ class Auditor:
 
     # --- one audit
 
-    async def _audit(self, view: RoundView, challenge: Challenge, beacon: Digest) -> None:
+    async def _audit(self, view: RoundView, challenge: Challenge, beacon: Digest) -> bool:
+        """Whether there is a verdict now."""
         self._verified.add((view.round, challenge.hotkey, challenge.segment))
-        await self._report(view, challenge, beacon, await self._result(view, challenge))
+        result = await self._result(view, challenge)
+        if result is None:
+            event(
+                Event.AUDIT_MISSING,
+                level=logging.WARNING,
+                reason="past retention",
+                round=view.round,
+                hotkey=challenge.hotkey,
+                segment=challenge.segment,
+            )
+            return False
+        await self._report(view, challenge, beacon, result)
+        return True
+
+    def _is_past_retention(self, number: RoundId) -> bool:
+        """Whether miners may have let go of a round (see ``Replica``)."""
+        return self._follower.view.last_round >= number + self._site.run.round.retention_rounds
 
     async def _report(self, view: RoundView, challenge: Challenge, beacon: Digest, result: AuditResult) -> None:
         verdict = Verdict(
@@ -198,7 +217,8 @@ class Auditor:
         )
         await self._publish(verdict)
 
-    async def _result(self, view: RoundView, challenge: Challenge) -> AuditResult:
+    async def _result(self, view: RoundView, challenge: Challenge) -> AuditResult | None:
+        """None where nobody can tell any more."""
         evidence: Evidence | None = None
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -210,6 +230,8 @@ class Auditor:
                 continue
             except Refused as error:
                 return AuditResult(Outcome.FAILED, error.code, 0.0, 0, 0.0)
+        if evidence is None and self._is_past_retention(view.round):
+            return None
         if evidence is None:
             return AuditResult(Outcome.FAILED, UNAVAILABLE, 0.0, 0, 0.0)
         work = partial(

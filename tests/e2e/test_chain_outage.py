@@ -34,7 +34,8 @@ def test_a_run_goes_on_without_its_chain_and_sets_weights_when_it_is_back(tmp_pa
     """The outage outlasts every deadline of a read, in the middle of rounds; a public chain's would only be longer."""
     arguments = ["--stages", "2", "--replicas", "1", "--validators", "1", "--rounds", "6"]
     command = [*LOCALNET, *arguments, "--set", "round.microbatches=32", "--set", "round.inner_steps=8"]
-    command += ["--set", "round.snapshot_steps=4", "--dir", str(tmp_path)]
+    # Audits wait for blocks: what miners keep has to outlast the outage.
+    command += ["--set", "round.snapshot_steps=4", "--set", "round.retention_rounds=8", "--dir", str(tmp_path)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as running:  # type: ignore[call-overload]
         seen: list[str] = []

@@ -12,7 +12,7 @@ from subnet.clock import run_virtual
 from subnet.data.corpus import Corpus
 from subnet.swarm.ledger import fold
 from subnet.swarm.view import RunView
-from subnet.types import Phase
+from subnet.types import Outcome, Phase
 from tests.swarm.harness import Net, network
 from tests.tiny import text_corpus, tiny_run
 
@@ -113,6 +113,27 @@ def test_the_orchestrator_is_killed_in_any_phase_and_nothing_is_lost(
     assert [closed.num_complete for closed in view.closed] == [16, 16, 16]
     check_account(view)
     check_agreement(view)
+
+
+def test_an_audit_that_comes_after_the_retention_punishes_nobody(tmp_path: Path, corpus: Corpus) -> None:
+    """As when the chain was away: what miners need not keep any more is missed, what they still keep is audited."""
+    rounds, kept = 5, 2
+    changes = {"audit.window_rounds": 1, "round.retention_rounds": kept}
+
+    async def main() -> Net:
+        async with network(tmp_path, tiny_run(corpus, **changes), corpus, rounds=rounds) as net:
+            for name in MINERS:
+                net.start_miner(name)
+            watcher = net.miners["miner-1"].replica.follower
+            assert await watcher.until(lambda view: view.last_round >= rounds - 2, timeout_s=300.0)
+            await net.start_validator("late")
+            await net.finish()
+            return net
+
+    verdicts = [item.verdict for item in final_view(run_virtual(main())).verdicts]
+    assert {verdict.outcome for verdict in verdicts} == {Outcome.PASSED}
+    assert {verdict.round for verdict in verdicts} >= set(range(rounds - kept + 1, rounds))
+    assert 0 not in {verdict.round for verdict in verdicts}
 
 
 def test_two_runs_of_one_seed_end_in_the_same_parameters_where_order_does_not_matter(
