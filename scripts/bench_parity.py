@@ -131,7 +131,7 @@ def train(job: Job) -> float:
     num_sets = 2 if job.arm == "two_replicas" else 1
     sets = [Pipeline(run, 3 if is_alone else 0) for _ in range(num_sets)]
     nothing = (
-        {"digits": torch.zeros((run.data.sequences, run.model.seq_len, 0), dtype=torch.uint8)} if is_alone else None
+        sets[0].engines[0].boundary.pack(torch.zeros(run.data.sequences, run.model.seq_len, 0)) if is_alone else None
     )
     states = [engine.initial_state() for engine in sets[0].engines]
     for pipeline in sets:

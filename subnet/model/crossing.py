@@ -19,6 +19,7 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from subnet.config import LEARNED, PREDICTOR_EMBEDDING, RunConfig, has_predictor
 
@@ -57,7 +58,7 @@ class Exit(nn.Module):
         self.dims = boundary.dims
         self.expect = Predictor(run) if boundary.kind == "anchored" else None
         if self.is_learned:
-            self.encode = nn.Linear(run.model.width, boundary.dims, bias=False)
+            self.encode = skip_init(nn.Linear, run.model.width, boundary.dims, bias=False)
 
     def forward(self, hidden_BTD: Tensor, tokens_BT: Tensor) -> Tensor:
         """What crosses, before it is put into digits."""
@@ -80,7 +81,7 @@ class Entry(nn.Module):
         self.padding = width - boundary.dims
         self.predict = Predictor(run) if has_predictor(boundary) else None
         if self.is_learned:
-            self.decode = nn.Linear(boundary.dims, width, bias=False)
+            self.decode = skip_init(nn.Linear, boundary.dims, width, bias=False)
 
     def forward(self, crossed: Tensor, tokens_BT: Tensor) -> Tensor:
         """The receiver's first hidden state."""
