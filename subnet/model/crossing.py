@@ -58,7 +58,7 @@ class Exit(nn.Module):
         self.dims = boundary.dims
         self.expect = Predictor(run) if boundary.kind == "anchored" else None
         if self.is_learned:
-            self.encode = skip_init(nn.Linear, run.model.width, boundary.dims, bias=False)
+            self.encode = skip_init(nn.Linear, run.model.width, boundary.dims, bias=False)  # type: ignore[no-untyped-call]
 
     def forward(self, hidden_BTD: Tensor, tokens_BT: Tensor) -> Tensor:
         """What crosses, before it is put into digits."""
@@ -81,7 +81,7 @@ class Entry(nn.Module):
         self.padding = width - boundary.dims
         self.predict = Predictor(run) if has_predictor(boundary) else None
         if self.is_learned:
-            self.decode = skip_init(nn.Linear, boundary.dims, width, bias=False)
+            self.decode = skip_init(nn.Linear, boundary.dims, width, bias=False)  # type: ignore[no-untyped-call]
 
     def forward(self, crossed: Tensor, tokens_BT: Tensor) -> Tensor:
         """The receiver's first hidden state."""
