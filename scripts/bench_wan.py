@@ -28,6 +28,7 @@ import bench_wan_net as net  # noqa: E402 (the path comes first)
 
 NUM_STAGES = 4
 TIMES = 5.0
+DIMS = 12  # of a learned boundary: with scales and token ids 73x fewer bytes than bf16 at this width
 DELAY_MS = 50.0
 PAYLOAD_SHARE = 1448 / net.MTU  # of what the bucket counts: TCP over IPv4 with timestamps
 MAX_LATE_SHARE = 0.10
@@ -54,7 +55,7 @@ def make_run(arguments: argparse.Namespace) -> Any:
             "name": "wan",
             "model": MODEL,
             "stages": {"num_stages": NUM_STAGES, "blocks": (1,) * NUM_STAGES},
-            "boundary": {"kind": arguments.boundary},
+            "boundary": {"kind": arguments.boundary, "dims": DIMS},
             "data": {"sequences": arguments.sequences},
             "round": {
                 "microbatches": arguments.microbatches,
@@ -241,7 +242,7 @@ def parse() -> argparse.Namespace:
     """The command line; what ``--quick`` shortens is settled here."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="shorter rounds and fewer steps; the same figures")
-    parser.add_argument("--boundary", default="int8", help="boundary.kind of the run")
+    parser.add_argument("--boundary", default="anchored", help="boundary.kind of the run")
     parser.add_argument("--times", type=float, default=TIMES, help="dense boundary over a stage's compute, in time")
     parser.add_argument("--delay-ms", type=float, default=DELAY_MS, help="one way, in the second variant")
     parser.add_argument("--forward-ms", type=float, default=60.0, help="a stage's padded forward")
