@@ -2,7 +2,8 @@
 
 Counted as in the PaLM paper, appendix B (algorithms.md section 9): 2 FLOPs per multiply-add, backward twice the
 forward, attention not halved for causality, no recomputation, the embedding's lookup is free and the head's product
-is not.
+is not. Two counts: model FLOPs are those of the architecture without boundaries, which MFU counts; stage FLOPs are
+these and the boundary ends' and predictors', which is the work that pay counts.
 """
 
 from __future__ import annotations
@@ -62,10 +63,19 @@ def stage_blocks(run: RunConfig, stage: StageId) -> int:
 
 
 def stage_flops_per_token(run: RunConfig, stage: StageId) -> float:
-    """FLOPs of forward and backward per predicted token."""
+    """FLOPs of forward and backward per predicted token, boundary ends and predictors included."""
+    return stage_model_flops_per_token(run, stage) + boundary_flops_per_token(run, stage)
+
+
+def stage_model_flops_per_token(run: RunConfig, stage: StageId) -> float:
+    """Of these, the FLOPs of the uncompressed architecture: those that MFU counts."""
     is_last = stage == run.stages.num_stages - 1
-    ends = sum(2.0 * size for size in boundary_matrices(run, stage))
-    return TRAINING_FACTOR * (_forward_flops(run.model, stage_blocks(run, stage), is_last) + ends)
+    return TRAINING_FACTOR * _forward_flops(run.model, stage_blocks(run, stage), is_last)
+
+
+def boundary_flops_per_token(run: RunConfig, stage: StageId) -> float:
+    """The rest: FLOPs of a stage's boundary ends and predictors, reported as overhead and never as model FLOPs."""
+    return TRAINING_FACTOR * sum(2.0 * size for size in boundary_matrices(run, stage))
 
 
 def boundary_matrices(run: RunConfig, stage: StageId) -> tuple[int, ...]:
@@ -86,8 +96,11 @@ def num_predictors(run: RunConfig, stage: StageId) -> int:
 
 
 def model_flops_per_token(run: RunConfig) -> float:
-    """FLOPs of forward and backward of the whole model per predicted token."""
-    return sum(stage_flops_per_token(run, StageId(stage)) for stage in range(run.stages.num_stages))
+    """Model FLOPs of all stages per predicted token: 6 N + 12 L d T with L blocks of width d over T tokens.
+
+    N: parameters in matrices of the blocks and the head; the input table and the norms' gains are not in it.
+    """
+    return sum(stage_model_flops_per_token(run, StageId(stage)) for stage in range(run.stages.num_stages))
 
 
 def stage_parameters(run: RunConfig, stage: StageId) -> int:
