@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -47,6 +48,23 @@ class LoopClock:
     def now_s(self) -> float:
         """Seconds since the Unix epoch as the loop counts them."""
         return VIRTUAL_EPOCH_S + asyncio.get_running_loop().time()
+
+
+class Stopwatch:
+    """Adds up how long things take, in seconds. Runs in one thread at a time; ``total_s`` can be read from any."""
+
+    def __init__(self, timer: Callable[[], float] = time.perf_counter) -> None:
+        self.total_s = 0.0
+        self._timer = timer
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the body, however it ends."""
+        began_s = self._timer()
+        try:
+            yield
+        finally:
+            self.total_s += self._timer() - began_s
 
 
 class _JumpingSelector(selectors.DefaultSelector):

@@ -1,7 +1,7 @@
 """RecordedStage: an engine whose every operation is in the journal before its result leaves.
 
 The folder of a round holds ``journal.bin`` and ``state-K.safetensors``, the state at the start of segment K. From
-them a killed miner is rebuilt bit for bit, and a validator replays any segment (``replay``).
+them a killed miner is rebuilt bit for bit, and a validator replays any segment (``subnet.train.redo``).
 Not here: sending anything. Invariants: snapshot + journal replay == uninterrupted state; a result is returned only
 after its entry is written; segments follow one another without a gap.
 """
@@ -17,13 +17,15 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from subnet.codec.tensors import pack, tensors_digest, unpack
-from subnet.errors import Diverged, JournalCorrupt, LiquidError, Malformed, Refused
+from subnet.clock import Stopwatch
+from subnet.codec.tensors import pack, tensors_digest
+from subnet.errors import JournalCorrupt, LiquidError
 from subnet.records import AuthStamp, Commitment, RoundDocument, SegmentRoots
 from subnet.train import merge
 from subnet.train.checkpoint import load_state, save_state
 from subnet.train.engine import BackwardResult, ForwardResult, StageEngine, StepPlan, StepResult
-from subnet.train.journal import EntryKind, Frame, Journal, JournalEntry
+from subnet.train.journal import EntryKind, Journal, JournalEntry
+from subnet.train.redo import replay_frame
 from subnet.train.state import PendingHead, StageState
 from subnet.train.wire import WireFormat
 from subnet.types import Digest, Hotkey, MicrobatchId, StageId
@@ -94,12 +96,14 @@ class PendingSend:
 
 
 class RecordedStage:
-    """One replica's engine in one round."""
+    """One replica's engine in one round. ``computing``: time spent in its operations themselves, journal and replay of
+    a crash apart."""
 
     def __init__(
         self, engine: StageEngine, folder: Path, journal: Journal, document: Digest, start: StageState
     ) -> None:
         self.engine = engine
+        self.computing = Stopwatch()
         self._folder = folder
         self._journal = journal
         self._document = document
@@ -194,7 +198,8 @@ class RecordedStage:
         envelope: str | None = None,
     ) -> ForwardResult:
         """``StageEngine.forward``, journalled."""
-        result = self.engine.forward(microbatch, tokens, inputs)
+        with self.computing.running():
+            result = self.engine.forward(microbatch, tokens, inputs)
         body = {**(inputs or {}), "tokens": tokens}
         entry = JournalEntry(
             index=len(self._journal),
@@ -224,7 +229,8 @@ class RecordedStage:
         envelope: str | None = None,
     ) -> BackwardResult:
         """``StageEngine.backward``, journalled."""
-        result = self.engine.backward(microbatch, grads)
+        with self.computing.running():
+            result = self.engine.backward(microbatch, grads)
         entry = JournalEntry(
             index=len(self._journal),
             kind=EntryKind.BACKWARD,
@@ -252,7 +258,8 @@ class RecordedStage:
         return result
 
     def _step(self) -> StepResult:
-        result = self.engine.step()
+        with self.computing.running():
+            result = self.engine.step()
         entry = JournalEntry(
             index=len(self._journal),
             kind=EntryKind.STEP,
@@ -329,68 +336,3 @@ def progress_note(progress: Progress, entry: JournalEntry) -> None:
         progress.heads.pop(microbatch, None)
         progress.applied.append(microbatch)
         progress.tokens += entry.num_tokens
-
-
-def replay_frame(engine: StageEngine, frame: Frame, wire: WireFormat) -> str:
-    """Do one journalled operation again; returns "" when it gives the same, else what differs.
-
-    Reasons: "body", "input-digest", "order", "version", "output-mismatch", "loss", "learning-rate", "tokens",
-    "diverged".
-    """
-    entry = frame.entry
-    try:
-        match entry.kind:
-            case EntryKind.FORWARD:
-                return _replay_forward(engine, entry, frame.body, wire)
-            case EntryKind.BACKWARD:
-                return _replay_backward(engine, entry, frame.body, wire)
-            case EntryKind.STEP:
-                return _replay_step(engine, entry)
-    except Diverged:
-        return "diverged"
-    except Refused:
-        return "body"
-
-
-def _replay_forward(engine: StageEngine, entry: JournalEntry, body: bytes, wire: WireFormat) -> str:
-    tensors, _ = unpack(body, wire.forward, max_bytes=wire.max_bytes)
-    if tensors_digest(tensors) != entry.input_digest:
-        return "input-digest"
-    if entry.microbatch is None or entry.microbatch in engine.pending:
-        return "order"
-    tokens = tensors.pop("tokens")
-    result = engine.forward(entry.microbatch, tokens, tensors or None)
-    if result.version != entry.version:
-        return "version"
-    if result.loss != entry.loss:
-        return "loss"
-    digest = None if result.outputs is None else tensors_digest(result.outputs)
-    return "" if digest == entry.output_digest else "output-mismatch"
-
-
-def _replay_backward(engine: StageEngine, entry: JournalEntry, body: bytes, wire: WireFormat) -> str:
-    if entry.microbatch is None or entry.microbatch not in engine.pending:
-        return "order"
-    grads: dict[str, Tensor] | None = None
-    if wire.backward:
-        grads, _ = unpack(body, wire.backward, max_bytes=wire.max_bytes)
-        if tensors_digest(grads) != entry.input_digest:
-            return "input-digest"
-    elif body:
-        raise Malformed("The last stage receives no gradients.")
-    result = engine.backward(entry.microbatch, grads)
-    if result.version != entry.version:
-        return "version"
-    if entry.num_tokens != engine.run.microbatch_tokens:
-        return "tokens"
-    digest = None if result.grads is None else tensors_digest(result.grads)
-    return "" if digest == entry.output_digest else "output-mismatch"
-
-
-def _replay_step(engine: StageEngine, entry: JournalEntry) -> str:
-    if not engine.has_gradient:
-        return "order"
-    result = engine.step()
-    if (result.version, result.num_tokens) != (entry.version, entry.num_tokens):
-        return "tokens"
-    return "" if result.learning_rate == entry.learning_rate else "learning-rate"

@@ -3,7 +3,7 @@
 Not here: fetching (``subnet.verify.auditor``), whom to audit (``subnet.verify.challenge``), punishing (``incentives``).
 Exact: outputs and states are known by digest only, so they must be equal to the bit, as they are on one device class
 with one computing thread. ``AuditResult.reason`` is stable and machine-readable: the constants here and in
-``continuity``, and the reasons of ``train.recorder.replay_frame``.
+``continuity``, and the reasons of ``train.redo.replay_frame``.
 Invariants: nothing in the evidence can cause anything but a result; an honest segment passes; evidence that isn't what
 was committed fails before anything is computed.
 Source: design.md section 7.
@@ -33,7 +33,8 @@ from subnet.train.engine import StageEngine
 from subnet.train.journal import EntryKind, Frame, JournalEntry
 from subnet.train.optim import Moments
 from subnet.train.plan import step_plan
-from subnet.train.recorder import Progress, progress_note, replay_frame
+from subnet.train.recorder import Progress, progress_note
+from subnet.train.redo import replay_frame
 from subnet.train.state import StageState
 from subnet.train.wire import WireFormat
 from subnet.types import Digest, Hotkey, Outcome, StageId

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from subnet.clock import Stopwatch
 from subnet.config import RunConfig
 from subnet.data.batches import tokens, wire_tokens
 from subnet.data.corpus import Corpus
@@ -18,7 +20,8 @@ from subnet.train import merge
 from subnet.train.checkpoint import load_state
 from subnet.train.engine import StageEngine, StepPlan
 from subnet.train.journal import EntryKind, Journal, encode_frames
-from subnet.train.recorder import JOURNAL, RecordedStage, replay_frame, state_path
+from subnet.train.recorder import JOURNAL, RecordedStage, state_path
+from subnet.train.redo import replay_frame
 from subnet.train.wire import WireFormat
 from subnet.types import Digest, Hotkey, MicrobatchId, RoundId, StageId
 from tests.tiny import text_corpus, tiny_run
@@ -94,6 +97,19 @@ def test_a_round_adds_up(run: RunConfig, corpus: Corpus, tmp_path: Path) -> None
     assert finished.segments[-1].end_root == finished.end.root()
     assert finished.segments[-1].end_entry == finished.num_entries
     assert finished.end.pending == ()
+
+
+def test_the_stopwatch_runs_in_forward_backward_and_step_and_nowhere_else(
+    run: RunConfig, corpus: Corpus, tmp_path: Path
+) -> None:
+    recorded, ticks = begun(run, tmp_path), count()
+    recorded.computing = Stopwatch(lambda: float(next(ticks)))
+    for number in range(3):
+        forward(recorded, corpus, number)
+        backward(recorded, number)
+    assert recorded.computing.total_s == 3 + 3 + 1  # a step is due every two microbatches
+    recorded.finish()
+    assert recorded.computing.total_s == 3 + 3 + 2
 
 
 def test_the_commitment_is_what_the_round_was(run: RunConfig, corpus: Corpus, tmp_path: Path) -> None:
