@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import NamedTuple
 from urllib.parse import urljoin
 
 import stamina
@@ -46,7 +47,18 @@ from subnet.replica.serving import request_caps
 from subnet.replica.site import Site
 from subnet.types import Digest, MicrobatchId, Role
 
+# Square products of widths from 256 to 1536 reach 93 to 95 GFLOP/s on one core of the benches' machine, one of 2048 no
+# more; all repetitions of this width take a fifth of a second there.
+GEMM_WIDTH = 1024
+GEMM_REPETITIONS = 8
 PROBE_MICROBATCHES = 2  # timed after one that warms up; enough to rank devices, short enough to start at once
+
+
+class Speed(NamedTuple):
+    """What this machine can do, as measured at start."""
+
+    tokens_per_s: float
+    peak_flops_per_s: float
 
 
 def measure_tokens_per_s(run: RunConfig, corpus: Corpus) -> float:
@@ -67,6 +79,22 @@ def measure_tokens_per_s(run: RunConfig, corpus: Corpus) -> float:
     return PROBE_MICROBATCHES * run.microbatch_tokens / took_s
 
 
+def measure_peak_flops_per_s() -> float:
+    """FLOP/s of the fastest of a few square fp32 matrix products, fp32 being what engines compute in.
+
+    The denominator of MFU (algorithms.md section 9, rule 5), in this thread's processor time for the reason above.
+    """
+    import torch
+
+    factor, product = torch.ones(GEMM_WIDTH, GEMM_WIDTH), torch.empty(GEMM_WIDTH, GEMM_WIDTH)
+    fastest_s = float("inf")
+    for _ in range(GEMM_REPETITIONS):
+        began_s = time.thread_time()
+        torch.mm(factor, factor, out=product)
+        fastest_s = min(fastest_s, time.thread_time() - began_s)
+    return 2.0 * GEMM_WIDTH**3 / fastest_s
+
+
 async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
     """Join the run and serve it until this program is told to stop."""
     import torch
@@ -82,6 +110,7 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
             loop = asyncio.get_running_loop()
             corpus = await loop.run_in_executor(executor, open_corpus, run)
             speed = await loop.run_in_executor(executor, measure_tokens_per_s, run, corpus)
+            peak = await loop.run_in_executor(executor, measure_peak_flops_per_s)
             follower = LedgerFollower(me.peers, orchestrator)
             data_dir = config.neuron.data_dir.expanduser() / run.hash()[:16] / me.signer.hotkey
             site = Site(
@@ -96,7 +125,7 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
                 data_dir=data_dir,
                 executor=executor,
             )
-            make = partial(_make, me, site, follower, speed, replica_class)
+            make = partial(_make, me, site, follower, Speed(speed, peak), replica_class)
             async with (
                 following_chain(me, snapshot) as feed,
                 _served(me, site, make, feed, info.relay) as replica,
@@ -110,13 +139,14 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
 
 
 def _make(
-    me: Neuron, site: Site, follower: LedgerFollower, speed: float, replica_class: type[Replica], url: str
+    me: Neuron, site: Site, follower: LedgerFollower, speed: Speed, replica_class: type[Replica], url: str
 ) -> Replica:
     registration = PeerRegistered(
         run_hash=site.run.hash(),
         role=Role.MINER,
         url=url,
-        tokens_per_s=speed,
+        tokens_per_s=speed.tokens_per_s,
+        peak_flops_per_s=speed.peak_flops_per_s,
         memory_bytes=total_memory_bytes(),
         device=me.config.neuron.device,
         corpus_hash=Digest(site.run.data.corpus_hash),

@@ -20,7 +20,7 @@ from subnet.errors import Malformed
 from subnet.hashing import canonical_json, digest_of
 from subnet.types import Digest, Hotkey, MicrobatchId, Outcome, PeerState, Phase, Role, RoundId, StageId
 
-PROTOCOL = 1  # version of every message and record; peers of another version are refused
+PROTOCOL = 2  # version of every message and record; peers of another version are refused
 
 HEAD_PREFIX = f"liquid/{PROTOCOL}:"
 HEAD_FORM = re.compile(re.escape(HEAD_PREFIX) + r"([0-9]{1,12}):([0-9a-f]{64})")
@@ -120,12 +120,14 @@ class RunOpened(Record):
 
 
 class PeerRegistered(Record):
-    """A peer introduces itself. ``tokens_per_s`` is its own measurement of a whole-model microbatch."""
+    """A peer introduces itself. ``tokens_per_s`` is its own measurement of a whole-model microbatch,
+    ``peak_flops_per_s`` that of its fastest matrix product in the precision of training (validators: 0)."""
 
     run_hash: Digest
     role: Role
     url: str
     tokens_per_s: float
+    peak_flops_per_s: float
     memory_bytes: int
     device: str
     corpus_hash: Digest
@@ -200,6 +202,18 @@ class LossReport(Record):
 
     round: RoundId
     items: tuple[LossItem, ...]
+
+
+class RoundEffort(Record):
+    """What a round took a replica, by its own account; goes with its heartbeats, never into the ledger.
+
+    ``busy_s``: seconds of its tensor thread in forward, backward and step. ``num_forwards``: microbatches that it
+    computed forward, whatever became of them. Work of a program that died is in neither, nor is its replay.
+    """
+
+    round: RoundId
+    busy_s: float
+    num_forwards: int
 
 
 class SegmentRoots(Record):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from subnet.errors import Malformed
 from subnet.hashing import canonical_json
-from subnet.records import PROTOCOL, Record, decode
+from subnet.records import PROTOCOL, Record, RoundEffort, decode
 from subnet.types import Digest, Hotkey, MicrobatchId, Phase, RoundId, StageId
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ class NeighbourStatus(Record):
 
 class Heartbeat(Record):
     """A replica's state, told to the orchestrator. ``applied`` and ``wire_*`` (sent, both
-    ways) count since the program started; ``wire_bytes`` / ``wire_tokens`` is bytes per token and boundary."""
+    ways) count since the program started; ``wire_bytes`` / ``wire_tokens`` is bytes per token and boundary.
+    ``effort`` is that of the last round whose TRAINING it has finished."""
 
     round: RoundId
     phase: Phase
@@ -79,6 +80,7 @@ class Heartbeat(Record):
     wire_bytes: int
     wire_tokens: int
     staleness_max: int
+    effort: RoundEffort | None
 
 
 class HeartbeatReply(Record):

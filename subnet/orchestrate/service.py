@@ -21,6 +21,7 @@ from subnet.log import Event, event
 from subnet.net.base import ANONYMOUS, Request, Response, reply
 from subnet.net.blobs import PARTS, Blobs, round_prefix, shard_key
 from subnet.net.messages import Appended, BlobStored, Heartbeat, HeartbeatReply, ProbeReply, ProbeRequest, RunInfo
+from subnet.orchestrate.efforts import Efforts
 from subnet.orchestrate.ledger_store import LedgerStore
 from subnet.orchestrate.status import me, status
 from subnet.orchestrate.submissions import check
@@ -122,6 +123,7 @@ class Orchestrator:
     def __init__(self, run: RunConfig, parts: OrchestratorParts, *, stop_after_rounds: int | None = None) -> None:
         self.view = RunView()
         self.beats: dict[Hotkey, Heartbeat] = {}
+        self.efforts = Efforts(run)
         self.relay = ""  # as ``RunInfo`` announces it
         self._run = run
         self._parts = parts
@@ -253,7 +255,8 @@ class Orchestrator:
             case "GET", "/v1/ledger":
                 return await self._ledger(request)
             case "GET", "/v1/status":
-                return reply(canonical_json(status(self.view, self.beats, self._parts.clock.now_s())))
+                figures = self.efforts.figures(self.view)
+                return reply(canonical_json(status(self.view, self.beats, figures, self._parts.clock.now_s())))
             case "GET", "/v1/health":
                 return reply(b"{}")
             case "GET", "/v1/me":
@@ -303,10 +306,13 @@ class Orchestrator:
         beat = decode(Heartbeat, request.body)
         if request.sender not in self.view.peers:
             raise Forbidden("This hotkey has not registered with the run.")
+        now_s = self._parts.clock.now_s()
+        if beat.effort is not None:
+            self.efforts.take(self.view, request.sender, beat.effort, now_s)
         was_drained = self._live[request.sender].is_drained
         self.beats[request.sender] = beat
         self._live[request.sender] = LiveReport(
-            heard_s=self._parts.clock.now_s(),
+            heard_s=now_s,
             round=beat.round,
             phase=beat.phase,
             is_drained=beat.is_drained,

@@ -1,6 +1,7 @@
 """What people and tables look at: the run in one JSON object, and what one peer waits for.
 
-Not here: decisions. Invariant: everything shown comes from the ledger's fold or the last heartbeats.
+Not here: decisions. Invariant: everything shown comes from the ledger's fold or from heartbeats; ``utilisation`` holds
+figures of the run and of each miner (``subnet.orchestrate.efforts``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from subnet.swarm.view import RunView
 from subnet.types import Hotkey, Outcome, Phase, Role
 
 
-def status(view: RunView, beats: Mapping[Hotkey, Heartbeat], now_s: float) -> dict[str, Any]:
+def status(
+    view: RunView, beats: Mapping[Hotkey, Heartbeat], utilisation: Mapping[str, Any], now_s: float
+) -> dict[str, Any]:
     """The run as it stands."""
     current = view.round
     wire_bytes = sum(beat.wire_bytes for beat in beats.values())
@@ -33,6 +36,7 @@ def status(view: RunView, beats: Mapping[Hotkey, Heartbeat], now_s: float) -> di
         "applied_first_stage": sum(beat.applied for hotkey, beat in beats.items() if view.peers[hotkey].stage == 0),
         "microbatch_tokens": view.run.microbatch_tokens,
         "bytes_per_token_per_boundary": wire_bytes / wire_tokens if wire_tokens else None,
+        "utilisation": utilisation,
         "miners": [_miner(view, hotkey, beats.get(hotkey)) for hotkey in sorted(view.peers) if _is_miner(view, hotkey)],
         "verdicts": dict(Counter(item.verdict.outcome.value for item in view.verdicts)),
         "seq": view.seq,

@@ -28,6 +28,8 @@ from subnet.types import Hotkey, Phase, Role
 
 # Tokens per second that a miner may claim: capacity steers routing, so a claim out of this world is refused.
 MAX_TOKENS_PER_S = 1e9
+# FLOP/s that a miner may claim as its peak: beyond any machine of today, so that no claim hides a run's MFU for good.
+MAX_PEAK_FLOPS_PER_S = 1e17
 
 
 def request_caps(run: RunConfig) -> Caps:
@@ -74,6 +76,8 @@ def _registration(view: RunView, sender: Hotkey, record: PeerRegistered) -> bool
         raise Forbidden("A run has one orchestrator, its owner.")
     if record.role is Role.MINER and not 0 < record.tokens_per_s <= MAX_TOKENS_PER_S:
         raise Malformed("A miner registers with its measured tokens per second.")
+    if record.role is Role.MINER and not 0 < record.peak_flops_per_s <= MAX_PEAK_FLOPS_PER_S:
+        raise Malformed("A miner registers with its measured peak in FLOP/s.")
     if relayed_hotkey(check_url(record.url)) not in (None, sender):
         raise Malformed("That address behind a relay is another peer's.")
     known = view.peers.get(sender)

@@ -18,7 +18,7 @@ from subnet.codec.tensors import tensors_digest
 from subnet.errors import OutOfTurn, Refused, Unavailable
 from subnet.log import Event, event
 from subnet.net.messages import Envelope, ForwardReply, NeighbourStatus, pack_body
-from subnet.records import PROTOCOL, RosterEntry, RoundDocument, decode
+from subnet.records import PROTOCOL, RosterEntry, RoundDocument, RoundEffort, decode
 from subnet.replica.custody import Custody, Held, Life
 from subnet.replica.site import Site
 from subnet.swarm import router
@@ -34,7 +34,10 @@ STATUS_TIMEOUT_INTERVALS = 2.0
 
 @dataclass
 class Traffic:
-    """What one replica did since its program started. ``wire_bytes`` are bodies sent over boundaries, both ways."""
+    """What one replica did since its program started. ``wire_bytes`` are bodies sent over boundaries, both ways.
+
+    ``effort`` is that of the last round whose TRAINING has ended.
+    """
 
     wire_bytes: int = 0
     wire_tokens: int = 0
@@ -42,6 +45,7 @@ class Traffic:
     resent: int = 0
     staleness_max: int = 0
     last_loss: float | None = None
+    effort: RoundEffort | None = None
     paths: PathGauge = field(default_factory=PathGauge)
 
 

@@ -35,7 +35,7 @@ from subnet.train.merge import params_root
 from subnet.train.plan import step_plan
 from subnet.train.recorder import FinishedRound, RecordedStage
 from subnet.train.state import StageState
-from subnet.types import Digest, Hotkey, MicrobatchId, Phase, RoundId, StageId
+from subnet.types import Digest, MicrobatchId, Phase, RoundId, StageId
 
 GOODBYE_S = 1.5  # an orchestrator that stops at the same time must not hold a miner up
 RETRY_S = 0.5  # pause before a request to an orchestrator that is away is made again
@@ -83,6 +83,7 @@ class Replica:
             await self._play()
             for task in tasks:
                 task.cancel()
+        await self.beat()  # what no heartbeat has told yet of the last round
 
     async def goodbye(self) -> None:
         """Tell the orchestrator that this miner leaves, if it can be reached."""
@@ -154,7 +155,7 @@ class Replica:
         stage, at = self._seat.stage, view.last_round
         initial = await self._site.compute(self._seat.engine.initial_state)
         state = self._edge or self._load_edge() or initial
-        if state.optim_root() not in {initial.optim_root(), committed_optim_root(view, self._site.hotkey)}:
+        if state.optim_root() not in {initial.optim_root(), view.committed_optim_root(self._site.hotkey)}:
             state = initial
         try:
             merged = await self._seat.merger.load(view.run_hash, initial.params, view.finals_of(stage))
@@ -259,6 +260,7 @@ class Replica:
         try:
             await pipeline.run()
         except Diverged:
+            self.traffic.effort = pipeline.effort()
             await self.follower.until(is_over)
             return None
         finally:
@@ -266,7 +268,9 @@ class Replica:
             await asyncio.gather(watcher, return_exceptions=True)
         await self._report()
         self._unacknowledged = pipeline.custody.unacknowledged()
-        return await self._site.compute(recorded.finish)
+        finished = await self._site.compute(recorded.finish)
+        self.traffic.effort = pipeline.effort()
+        return finished
 
     async def _commit_and_merge(self, document: RoundDocument, finished: FinishedRound) -> None:
         self._phase = Phase.COMMITTING
@@ -351,6 +355,7 @@ class Replica:
             wire_bytes=traffic.wire_bytes,
             wire_tokens=traffic.wire_tokens,
             staleness_max=traffic.staleness_max,
+            effort=traffic.effort,
         )
 
     async def _report_once(self) -> None:
@@ -383,12 +388,3 @@ class Replica:
         await self._site.peers.request(
             self._site.orchestrator, "POST", path, body, timeout_s=self._site.run.custody.request_timeout_s
         )
-
-
-def committed_optim_root(view: RunView, hotkey: Hotkey) -> Digest | None:
-    """Root of the inner optimiser that ``hotkey`` committed to in the last round that it was merged in."""
-    for number in sorted(view.rounds, reverse=True):
-        ended = view.rounds[number]
-        if ended.closed is not None and ended.closed.committed and hotkey in ended.members:
-            return ended.commitments[hotkey].end_optim_root
-    return None

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from subnet.clock import Stopwatch
 from subnet.data.batches import tokens as microbatch_tokens
 from subnet.data.batches import wire_tokens
 from subnet.errors import Diverged, OutOfTurn, Refused
@@ -19,7 +20,7 @@ from subnet.log import Event, event
 from subnet.model.flops import pending_that_fit
 from subnet.net.base import Request, Response, reply
 from subnet.net.messages import BackwardReply, Envelope, ForwardReply, NeighbourStatus, unpack_body
-from subnet.records import PROTOCOL, LossItem, LossReport, RoundDocument, decode
+from subnet.records import PROTOCOL, LossItem, LossReport, RoundDocument, RoundEffort, decode
 from subnet.replica.courier import Courier, Traffic
 from subnet.replica.custody import Custody, Held, Life
 from subnet.replica.site import Site
@@ -50,6 +51,7 @@ class RoundPipeline:
         self.traffic = traffic
         self._site = site
         self._recorded = recorded
+        recorded.computing = Stopwatch(site.timer)
         self._mine = next(entry for entry in document.roster if entry.hotkey == site.hotkey)
         self._stage = self._mine.stage
         self._wire = WireFormat(site.run, self._stage)
@@ -63,6 +65,7 @@ class RoundPipeline:
         share = router.shares(document).get(site.hotkey, ()) if self._stage == 0 else ()
         done = set(recorded.applied) | set(recorded.engine.pending)
         self._todo = [microbatch for microbatch in share if microbatch not in done]
+        self._num_forwards = len(done)
         self._losses: list[LossItem] = []
         self._is_forwards_turn = False
         self._on_drained: Callable[[], None] = lambda: None
@@ -115,6 +118,12 @@ class RoundPipeline:
     def forget_losses(self, report: LossReport) -> None:
         """``report`` has arrived."""
         self._losses = self._losses[len(report.items) :]
+
+    def effort(self) -> RoundEffort:
+        """What the round has taken so far."""
+        return RoundEffort(
+            round=self.document.round, busy_s=self._recorded.computing.total_s, num_forwards=self._num_forwards
+        )
 
     async def _restore(self) -> None:
         """After a restart: what the journal left in flight is held again, and sent on unless a neighbour has it."""
@@ -222,6 +231,7 @@ class RoundPipeline:
             return result, back
 
         result, back = await self._timed(work, self.traffic.paths.forward)
+        self._num_forwards += 1
         held.version, held.left_at_s = result.version, self._site.clock.now_s()
         if back is None:
             held.life, held.outputs = Life.LEAVING, result.outputs

@@ -7,6 +7,7 @@ Invariant: tensor work of one replica never runs in two threads at once.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class Site:
     corpus: Corpus
     data_dir: Path
     executor: Executor  # one thread
+    timer: Callable[[], float] = time.perf_counter  # seconds from any start; read in that thread
 
     async def compute(self, work: Callable[[], T]) -> T:
         """Run tensor work in the replica's thread; the caller is not cancelled in mid-work."""

@@ -214,6 +214,7 @@ def _peer_registered(view: RunView, entry: LedgerEntry, body: PeerRegistered) ->
     else:
         state = PeerState.REGISTERED if stage is None else PeerState.SYNCING
     view.peers[entry.author] = PeerView(body, stage, state, entry.time_s)
+    _hold(view, entry.author)
     # Whoever starts again has to prove its parameters again.
     view.ready.pop(entry.author, None)
     view.ready_s.pop(entry.author, None)
@@ -224,6 +225,15 @@ def _peer_changed(view: RunView, entry: LedgerEntry, body: PeerChanged) -> None:
     if peer is None:
         raise LedgerCorrupt(f"Entry {entry.seq} of the ledger changes a peer that never registered.")
     peer.stage, peer.state = body.stage, body.state
+    _hold(view, body.hotkey)
+
+
+def _hold(view: RunView, hotkey: Hotkey) -> None:
+    """Note that a miner is here in the open round; who leaves it later was here all the same."""
+    peer = view.peers[hotkey]
+    is_here = peer.registration.role is Role.MINER and peer.state not in (PeerState.LOST, PeerState.RETIRED)
+    if view.round is not None and is_here:
+        view.round.held.add(hotkey)
 
 
 def _round_opened(view: RunView, entry: LedgerEntry, body: RoundDocument) -> None:
@@ -238,6 +248,8 @@ def _round_opened(view: RunView, entry: LedgerEntry, body: RoundDocument) -> Non
         phase_since_s=entry.time_s,
         deadline_s=body.training_deadline_s,
     )
+    for hotkey in view.peers:
+        _hold(view, hotkey)
     view.params_roots, view.released = body.params_roots, ()
     view.next_microbatch = MicrobatchId(body.first_microbatch + body.num_microbatches)
 
@@ -255,13 +267,15 @@ def _phase_changed(view: RunView, entry: LedgerEntry, body: PhaseChanged) -> Non
 def _took(view: RunView, current: RoundView, now_s: float) -> None:
     durations = view.phase_durations_s.setdefault(current.phase, [])
     durations.append(now_s - current.phase_since_s)
+    if current.phase is Phase.TRAINING:
+        current.training_s = durations[-1]
     del durations[:-RETAINED_DURATIONS]
 
 
 def _round_closed(view: RunView, entry: LedgerEntry, body: RoundClosed) -> None:
     current = _current(view, entry, body.round)
     _took(view, current, entry.time_s)
-    current.closed = body
+    current.closed, current.closed_s = body, entry.time_s
     if body.committed:
         view.params_roots = body.params_roots
         for key, final in current.finals.items():

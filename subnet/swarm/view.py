@@ -67,7 +67,10 @@ class VerdictView:
 
 @dataclass
 class RoundView:
-    """One round, open or closed. ``members`` and ``set_hash`` are set once the commitment set is closed."""
+    """One round, open or closed. ``members`` and ``set_hash`` are set once the commitment set is closed.
+
+    ``held``: miners that were here at any time while the round was open, on its roster or not.
+    """
 
     document: RoundDocument
     seq: int
@@ -85,6 +88,9 @@ class RoundView:
     published: dict[ShardKey, dict[Hotkey, ShardPublished]] = field(default_factory=dict)
     finals: dict[ShardKey, ShardFinal] = field(default_factory=dict)
     closed: RoundClosed | None = None
+    closed_s: float = 0.0  # when it was closed
+    training_s: float = 0.0  # how long its TRAINING took
+    held: set[Hotkey] = field(default_factory=set)
 
     @property
     def round(self) -> RoundId:
@@ -174,3 +180,11 @@ class RunView:
         if self.round is not None and self.round.round == round_id:
             return self.round
         return self.rounds.get(round_id)
+
+    def committed_optim_root(self, hotkey: Hotkey) -> Digest | None:
+        """Root of the inner optimiser that ``hotkey`` committed to in the last round that it was merged in."""
+        for number in sorted(self.rounds, reverse=True):
+            ended = self.rounds[number]
+            if ended.closed is not None and ended.closed.committed and hotkey in ended.members:
+                return ended.commitments[hotkey].end_optim_root
+        return None

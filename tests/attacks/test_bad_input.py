@@ -348,7 +348,18 @@ def test_poisoned_tensor_bodies(name: str) -> None:
     play(scenario)
 
 
-@pytest.mark.parametrize("change", [{MARK: 1}, {"loss": "NaN"}, {"held": MARK}, {"held": 1.5}, {"phase": MARK}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {MARK: 1},
+        {"loss": "NaN"},
+        {"held": MARK},
+        {"held": 1.5},
+        {"phase": MARK},
+        {"effort": {"round": 0, "busy_s": "Infinity", "num_forwards": 3}},
+        {"effort": {"round": 0, "busy_s": 1.5, "num_forwards": 3, MARK: 1}},
+    ],
+)
 def test_spoilt_records_are_named_by_field_and_not_by_value(change: dict[str, object]) -> None:
     plain: dict[str, object] = {
         "round": 1,
@@ -362,6 +373,7 @@ def test_spoilt_records_are_named_by_field_and_not_by_value(change: dict[str, ob
         "wire_bytes": 0,
         "wire_tokens": 0,
         "staleness_max": 0,
+        "effort": {"round": 0, "busy_s": 1.5, "num_forwards": 3},
     }
     assert decode(Heartbeat, Heartbeat.from_plain(plain).encoded()).round == 1
     with pytest.raises(Malformed) as caught:

@@ -15,11 +15,12 @@ from subnet.chain.base import MAX_COMMITMENT_BYTES
 from subnet.chain.weights import WeightSetter
 from subnet.errors import ChainError
 from subnet.localnet.devchain.scale import octets, vector
+from subnet.records import HEAD_PREFIX
 from subnet.types import Uid
 from tests.contract.chains import RATE_LIMIT_BLOCKS, TEMPO_BLOCKS, World, live_world, memory_world
 
 PAST_ROUND = 1000  # of drand; the development chain knows its signature
-HEAD = "liquid/1:7:" + "a" * 64
+HEAD = f"{HEAD_PREFIX}7:" + "a" * 64
 
 
 @pytest.fixture(params=["memory", "live"])

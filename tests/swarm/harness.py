@@ -28,6 +28,8 @@ from subnet.simulate.cheats import SilentReplica
 from subnet.types import Role
 from subnet.verify.auditor import Auditor, AuditSite
 
+PEAK_FLOPS_PER_S = 1e12  # what every miner claims: more than any core has, so that MFU stays below 1
+
 
 class InlineExecutor(ThreadPoolExecutor):
     """Work is done when ``submit`` returns, so that tensor work takes no virtual time."""
@@ -110,12 +112,14 @@ class Net:
             corpus=self.corpus,
             data_dir=self.folder / name,
             executor=InlineExecutor(),
+            timer=asyncio.get_running_loop().time,
         )
         registration = PeerRegistered(
             run_hash=self.run.hash(),
             role=Role.MINER,
             url=f"http://{name}.test:1",
             tokens_per_s=100.0,
+            peak_flops_per_s=PEAK_FLOPS_PER_S,
             memory_bytes=1 << 30,
             device="cpu",
             corpus_hash=self.corpus.digest,
@@ -145,6 +149,7 @@ class Net:
             role=Role.VALIDATOR,
             url=f"http://{name}.test:1",
             tokens_per_s=0.0,
+            peak_flops_per_s=0.0,
             memory_bytes=1 << 30,
             device="cpu",
             corpus_hash=self.corpus.digest,

@@ -72,6 +72,7 @@ class Book:
             role=role,
             url="http://peer.test:1",
             tokens_per_s=1.0,
+            peak_flops_per_s=1.0,
             memory_bytes=1,
             device="cpu",
             corpus_hash=EMPTY_ROOT,

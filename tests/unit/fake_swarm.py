@@ -100,6 +100,7 @@ def registration(**changes: object) -> PeerRegistered:
         "role": Role.MINER,
         "url": "http://miner.test:1",
         "tokens_per_s": 100.0,
+        "peak_flops_per_s": 1e9,
         "memory_bytes": 1,
         "device": "cpu",
         "corpus_hash": CORPUS,
@@ -249,6 +250,7 @@ class FakeSwarm:
             wire_bytes=30,
             wire_tokens=10,
             staleness_max=0,
+            effort=None,
         )
         await self.post(hotkey, "/v1/heartbeat", beat)
 

@@ -31,6 +31,7 @@ def ledger(*urls: str) -> list[LedgerEntry]:
             role=Role.MINER,
             url=url,
             tokens_per_s=1.0,
+            peak_flops_per_s=1.0,
             memory_bytes=1,
             device="cpu",
             corpus_hash=corpus.digest,
