@@ -182,14 +182,18 @@ def _is_in_the_middle(net: Network, hotkey: str, number: int, before: int) -> bo
 
 async def _look(net: Network) -> None:
     """Refresh status and chain; what is away for a moment keeps its last picture."""
-    assert net.orchestrator is not None
-    with suppress(Unavailable):
-        net.status = json.loads(await net.peers.request(net.orchestrator, "GET", "/v1/status", timeout_s=5.0))
+    await _ask_status(net)
     if net.chain is not None:
         with suppress(ChainError, Unavailable):
             net.snapshot = await net.chain.snapshot()
     net.looked.set()
     net.looked = asyncio.Event()
+
+
+async def _ask_status(net: Network) -> None:
+    assert net.orchestrator is not None
+    with suppress(Unavailable):
+        net.status = json.loads(await net.peers.request(net.orchestrator, "GET", "/v1/status", timeout_s=5.0))
 
 
 def _picture(net: Network) -> Picture:
@@ -243,7 +247,7 @@ async def _settle(net: Network) -> None:
 
 
 async def _gather(net: Network) -> list[Vector] | None:
-    """The whole ledger, the last look at the chain, the merged parameters (None: nothing merged); then all stops.
+    """The whole ledger, last looks at status and chain, the merged parameters (None: nothing merged); then all stops.
 
     Miners and validators are told to stop as soon as the ledger is here, since this is also how Ctrl-C ends a network.
     """
@@ -251,6 +255,7 @@ async def _gather(net: Network) -> list[Vector] | None:
     assert net.orchestrator is not None
     while await net.follower.poll(0.0):
         pass
+    await _ask_status(net)
     stopping = asyncio.create_task(_stop(net, [*net.options.miners, *net.options.validator_names]))
     try:
         if net.chain is not None:
@@ -295,13 +300,12 @@ def _timing(net: Network, facts: Facts) -> Timing:
     tokens = sum(len(item.document.microbatches()) for item in rounds) * facts.view.run.microbatch_tokens
     end_s = facts.view.forming_since_s
     training_s = end_s - rounds[0].opened_s if rounds else 0.0
-    return Timing(time.monotonic() - net.began_s, training_s, tokens)
+    return Timing(time.monotonic() - net.began_s, training_s, tokens, len(os.sched_getaffinity(0)))
 
 
 async def _finish(net: Network) -> bool:
     facts = await _facts(net, await _gather(net))
-    bytes_per_token = net.status.get("bytes_per_token_per_boundary")
-    summary = as_json(facts, claims(facts), _timing(net, facts), bytes_per_token)
+    summary = as_json(facts, claims(facts), _timing(net, facts), net.status)
     show(net.console, summary)
     if net.options.json_line:
         sys.stdout.write(json.dumps(summary) + "\n")

@@ -15,17 +15,20 @@ from rich.table import Table
 
 from subnet.chain.base import RAO_PER_ALPHA
 from subnet.localnet.checks import Claim, Facts
+from subnet.localnet.table import utilisation_line
 
 BF16_BYTES = 2
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds and tokens: ``training_s`` from the first round's opening to the last one's end."""
+    """Seconds and tokens: ``training_s`` from the first round's opening to the last one's end. ``cores``: of this
+    machine, which all programs share."""
 
     wall_s: float
     training_s: float
     tokens: int
+    cores: int
 
     @property
     def tokens_per_s(self) -> float:
@@ -44,7 +47,7 @@ def classes(facts: Facts) -> dict[str, int]:
     return dict(total)
 
 
-def _miner(facts: Facts, name: str) -> dict[str, Any]:
+def _miner(facts: Facts, name: str, status: Mapping[str, Any]) -> dict[str, Any]:
     hotkey = facts.hotkey(name)
     verdicts = [item.verdict for item in facts.view.verdicts if item.verdict.hotkey == hotkey]
     neurons = {known.hotkey: known for known in facts.neurons or ()}
@@ -62,12 +65,14 @@ def _miner(facts: Facts, name: str) -> dict[str, Any]:
         "incentive": neuron.incentive if neuron else None,
         "emission_rao": neuron.emission_rao if neuron else None,
         "earned_rao": neuron.stake_rao if neuron else None,
+        "utilisation": status["utilisation"]["miners"].get(hotkey) if status else None,
     }
 
 
-def as_json(facts: Facts, made: Sequence[Claim], timing: Timing, bytes_per_token: float | None) -> dict[str, Any]:
-    """All figures of the summary."""
-    run = facts.view.run
+def as_json(facts: Facts, made: Sequence[Claim], timing: Timing, status: Mapping[str, Any]) -> dict[str, Any]:
+    """All figures of the summary. ``status``: the orchestrator's last (empty: none was seen), for what peers say of
+    themselves."""
+    run, bytes_per_token = facts.view.run, status.get("bytes_per_token_per_boundary")
     return {
         "rounds": len(facts.view.closed),
         "tokens": timing.tokens,
@@ -78,8 +83,10 @@ def as_json(facts: Facts, made: Sequence[Claim], timing: Timing, bytes_per_token
         "bigram_entropy": facts.bigram_entropy,
         "bytes_per_token_per_boundary": bytes_per_token,
         "ratio_to_bf16": 2 * BF16_BYTES * run.model.width / bytes_per_token if bytes_per_token else None,
+        "utilisation": status["utilisation"]["run"] if status else None,
+        "cores": timing.cores,
         "microbatches": classes(facts),
-        "miners": [_miner(facts, name) for name in facts.miners],
+        "miners": [_miner(facts, name, status) for name in facts.miners],
         "claims": [asdict(claim) for claim in made],
         "ok": all(claim.holds for claim in made),
     }
@@ -97,6 +104,8 @@ def show(console: Console, summary: Mapping[str, Any]) -> None:
     if summary["ratio_to_bf16"]:
         figures = f"{summary['bytes_per_token_per_boundary']:.1f} bytes per token and boundary"
         console.print(f"{figures}, both ways and all counted: {summary['ratio_to_bf16']:.2f}x fewer than bf16")
+    if summary["utilisation"]:
+        console.print(utilisation_line(summary["utilisation"]) + _sharing(summary), highlight=False, soft_wrap=True)
     console.print("microbatches: " + ", ".join(f"{num} {name}" for name, num in summary["microbatches"].items()))
     table = Table()
     for name in ("miner", "uid", "stage", "audits", "failed", "weights", "incentive", "last epoch", "earned"):
@@ -117,6 +126,12 @@ def show(console: Console, summary: Mapping[str, Any]) -> None:
     for claim in summary["claims"]:
         console.print(f"[{'green' if claim['holds'] else 'red'}]{'✓' if claim['holds'] else '✗'}[/] ", end="")
         console.print(f"{claim['text']}: {claim['detail']}", markup=False, highlight=False)
+
+
+def _sharing(summary: Mapping[str, Any]) -> str:
+    """Each miner claims a core's peak as its own; where they share cores, the sum is more than the machine has."""
+    num, cores = len(summary["miners"]), summary["cores"]
+    return f" ({num} miners share {cores} cores: at most {100 * cores / num:.0f} % MFU)" if num > cores else ""
 
 
 def watch_command(url: str, netuid: int) -> str:

@@ -49,6 +49,21 @@ def headline(picture: Picture) -> str:
     return " | ".join(parts)
 
 
+def utilisation_line(run: Mapping[str, Any]) -> str:
+    """MFU, compute utilisation and goodput of a run in one line; ``run`` as in the orchestrator's status."""
+    overhead = run["boundary_flops_per_token"] / run["model_flops_per_token"]
+    parts = [
+        f"CU {_percent(run['cu'])} ({_percent(run['cu_training'])} in training)",
+        f"MFU {_percent(run['mfu'])} of measured matmul peak",
+        f"goodput {_percent(run['goodput'])} of processed",
+    ]
+    return ", ".join(parts) + (f"; boundaries {_percent(overhead)} more FLOPs, not counted" if overhead else "")
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share * 100:.3g} %"
+
+
 def _weights(picture: Picture, hotkey: str) -> str:
     if picture.chain is None:
         return "-"
@@ -61,7 +76,7 @@ def _weights(picture: Picture, hotkey: str) -> str:
 
 
 def render(picture: Picture) -> RenderableType:
-    """Headline and a row per miner."""
+    """Headline, utilisation and a row per miner."""
     table = Table(expand=False)
     columns = (
         "miner",
@@ -94,4 +109,4 @@ def render(picture: Picture) -> RenderableType:
             _number(neuron.incentive if neuron else None, ".3f"),
             _number(neuron.stake_rao / RAO_PER_ALPHA if neuron else None, ".2f"),
         )
-    return Group(Text(headline(picture)), table)
+    return Group(Text(headline(picture)), Text(utilisation_line(picture.status["utilisation"]["run"])), table)

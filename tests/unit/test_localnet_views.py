@@ -15,7 +15,7 @@ from subnet.config import parse_run_config
 from subnet.hashing import EMPTY_ROOT
 from subnet.localnet.checks import Claim, Facts
 from subnet.localnet.summary import Timing, as_json, show, watch_command
-from subnet.localnet.table import Picture, headline, render
+from subnet.localnet.table import Picture, headline, render, utilisation_line
 from subnet.records import RoundClosed
 from subnet.swarm.view import RunView
 from subnet.types import Hotkey, MicrobatchId, RoundId, StageId, Uid
@@ -33,6 +33,14 @@ def miner(hotkey: str, stage: int, beat: dict[str, Any] | None) -> dict[str, Any
     return {"hotkey": hotkey, "stage": stage, "state": "active", "passed": 3, "failed": 1, "beat": beat}
 
 
+RUN_FIGURES: dict[str, Any] = {
+    "cu": 0.7149,
+    "cu_training": 0.9,
+    "mfu": 0.0234,
+    "goodput": 1.0,
+    "model_flops_per_token": 1000.0,
+    "boundary_flops_per_token": 0.0,
+}
 STATUS: dict[str, Any] = {
     "round": 4,
     "phase": "training",
@@ -40,8 +48,9 @@ STATUS: dict[str, Any] = {
     "deadline_s": 130.0,
     "now_s": 100.0,
     "mean_loss": 2.34567,
-    "bytes_per_token_per_boundary": 267.25,
+    "bytes_per_token_per_boundary": 256.0,
     "verdicts": {"passed": 5},
+    "utilisation": {"run": RUN_FIGURES, "miners": {"m1": {"cu": 0.5}}},
     "miners": [miner("m2", 1, None), miner("m1", 0, {"phase": "training", "held": 2, "queue": 17, "applied": 40})],
 }
 PICTURE = Picture(STATUS, CHAIN, NAMES, ("validator-1",), 2100.4)
@@ -56,7 +65,7 @@ def drawn(renderable: object) -> str:
 def test_the_headline_is_one_line_with_phase_reason_and_figures() -> None:
     line = headline(PICTURE)
     assert line == (
-        "round 4 | training (formed, 30 s left) | loss 2.346 | 2100 tokens/s | 267.2 B/token/boundary"
+        "round 4 | training (formed, 30 s left) | loss 2.346 | 2100 tokens/s | 256.0 B/token/boundary"
         " | audits 5 passed 0 failed | block 77"
     )
 
@@ -75,6 +84,16 @@ def test_the_table_has_a_row_per_miner_in_the_order_of_names() -> None:
         ["miner-1", "0", "active", "training", "2", "17", "40", "3/4", "0.750", "0.750", "2.00"],
         ["miner-2", "1", "active", "-", "-", "-", "-", "3/4", "0.250", "0.250", "0.00"],
     ]
+
+
+def test_utilisation_is_one_line_of_the_table() -> None:
+    line = "CU 71.5 % (90 % in training), MFU 2.34 % of measured matmul peak, goodput 100 % of processed"
+    assert utilisation_line(RUN_FIGURES) == line
+    assert [text.strip() for text in drawn(render(PICTURE)).splitlines() if "MFU" in text] == [line]
+    overhead = utilisation_line(RUN_FIGURES | {"boundary_flops_per_token": 31.0})
+    assert overhead == line + "; boundaries 3.1 % more FLOPs, not counted"
+    unknown = dict.fromkeys(("cu", "cu_training", "mfu", "goodput"))
+    assert utilisation_line(RUN_FIGURES | unknown).startswith("CU - (- in training), MFU - of")
 
 
 def facts() -> Facts:
@@ -101,22 +120,25 @@ MADE = [Claim("it learns", True, "2.0 < 2.4"), Claim("it [is] honest", False, "n
 
 
 def test_the_summary_is_json_and_adds_up() -> None:
-    summary = json.loads(json.dumps(as_json(facts(), MADE, Timing(20.0, 10.0, 4000), 256.0)))
+    summary = json.loads(json.dumps(as_json(facts(), MADE, Timing(20.0, 10.0, 4000, 1), STATUS)))
     assert summary["tokens_per_s"] == 400.0
     assert summary["ratio_to_bf16"] == 2.0  # 4 x 128 bytes of bf16, both ways
     assert summary["microbatches"] == {"complete": 5, "partial": 1, "duplicate": 1, "re-leased": 1}
     assert [row["weights"] for row in summary["miners"]] == [[0.75], [0.25]]
     assert [row["earned_rao"] for row in summary["miners"]] == [2 * 10**9, 0]
     assert [row["points"] for row in summary["miners"]] == [3.0, 0.0]
+    assert summary["utilisation"] == RUN_FIGURES
+    assert [row["utilisation"] for row in summary["miners"]] == [{"cu": 0.5}, None]
     assert not summary["ok"]
-    assert as_json(facts(), MADE[:1], Timing(20.0, 10.0, 4000), 256.0)["ok"]
+    assert as_json(facts(), MADE[:1], Timing(20.0, 10.0, 4000, 1), STATUS)["ok"]
 
 
 def test_a_network_without_chain_bytes_and_time_still_has_a_summary() -> None:
     bare = replace(facts(), neurons=None, held_out_loss=None, bypassed_loss=None)
-    summary = as_json(bare, [], Timing(1.0, 0.0, 0), None)
+    summary = as_json(bare, [], Timing(1.0, 0.0, 0, 1), {})
     assert (summary["tokens_per_s"], summary["ratio_to_bf16"]) == (0.0, None)
     assert "held-out" not in shown(summary)
+    assert "MFU" not in shown(summary)
 
 
 def shown(summary: dict[str, Any]) -> str:
@@ -126,15 +148,16 @@ def shown(summary: dict[str, Any]) -> str:
 
 
 def test_people_see_a_tick_or_a_cross_and_claims_as_they_are() -> None:
-    text = shown(as_json(facts(), MADE, Timing(20.0, 10.0, 4000), 256.0))
+    text = shown(as_json(facts(), MADE, Timing(20.0, 10.0, 4000, 1), STATUS))
     assert "✓ it learns: 2.0 < 2.4" in text
     assert "✗ it [is] honest: no [bold]" in text
     assert "held-out loss 2.0000 nats (bigram entropy 2.4000), without the middle stage 2.5000" in text
+    assert "MFU 2.34 % of measured matmul peak, goodput 100 % of processed (2 miners share 1 cores: at most" in text
     assert "5 complete, 1 partial, 1 duplicate, 1 re-leased" in text
 
 
 def test_nothing_is_said_of_a_middle_stage_that_there_is_not() -> None:
-    text = shown(as_json(replace(facts(), bypassed_loss=None), [], Timing(1.0, 1.0, 1), 256.0))
+    text = shown(as_json(replace(facts(), bypassed_loss=None), [], Timing(1.0, 1.0, 1, 2), STATUS))
     assert "held-out loss 2.0000" in text
     assert "middle stage" not in text
 
