@@ -74,7 +74,7 @@ def measure_tokens_per_s(run: RunConfig, corpus: Corpus) -> float:
     for number in range(PROBE_MICROBATCHES + 1):
         batch = torch.from_numpy(tokens(run, corpus, MicrobatchId(number)))
         began_s = time.thread_time()
-        torch.autograd.backward(model.loss(batch))
+        torch.autograd.backward(model.losses(batch))
         took_s += (time.thread_time() - began_s) if number else 0.0
     return PROBE_MICROBATCHES * run.microbatch_tokens / took_s
 

@@ -47,7 +47,7 @@ def worker(num_microbatches: int) -> None:
     for number in range(num_microbatches + WARM_UP):
         if number == WARM_UP:
             began_s = time.perf_counter()
-        torch.autograd.backward(model.loss(torch.from_numpy(tokens(run, corpus, MicrobatchId(number)))))
+        torch.autograd.backward(model.losses(torch.from_numpy(tokens(run, corpus, MicrobatchId(number)))))
         torch.nn.utils.clip_grad_norm_(model.parameters(), run.inner.clip_norm)
         optimizer.step()
         optimizer.zero_grad()

@@ -68,6 +68,7 @@ class BoundaryConfig(Section):
     dims: int = Field(16, ge=0, description="learned kinds: numbers per token; 0: only token ids cross")
     levels: Literal[2, 3, 4, 5, 6, 8, 16, 32, 256] = Field(16, description="learned kinds: values of a number forward")
     grad_levels: int = Field(16, ge=2, le=256, description="learned kinds: values that a gradient can have, dithered")
+    grad_stride: int = Field(1, ge=1, description="learned kinds: tokens, of which the last has its gradient sent")
     predictor: bool = Field(
         False, description="whether the receiver adds what token ids alone say; anchored always does"
     )
@@ -170,6 +171,8 @@ class RunConfig(Section):
     def _boundary_fits(self) -> Self:
         if self.boundary.kind in LEARNED and self.boundary.dims > self.model.width:
             raise ValueError("boundary.dims must not exceed model.width")
+        if self.boundary.kind in LEARNED and self.model.seq_len % self.boundary.grad_stride:
+            raise ValueError("model.seq_len must be a multiple of boundary.grad_stride")
         return self
 
     @model_validator(mode="after")

@@ -3,7 +3,8 @@
 Back ends: ``none`` (fp32 as it is), ``int8`` (symmetric, one scale per token, both ways alike), and for the learned
 kinds a few digits per token: forward ``levels`` evenly spaced values per number with a scale per number and microbatch,
 backward ``grad_levels`` by dithered rounding with a scale per token of one byte, so that a gradient is right on average
-however few levels it has.
+however few levels it has. Where bytes are scarce, few gradients that are nearly right teach more than many that are
+mostly dither: with ``grad_stride`` most tokens send none, and their sender learns from its own guess alone.
 ``roundtrip`` is the same arithmetic inside one process, so that a network and its one-process twin agree to the bit.
 Not here: the learned ends (``subnet.model.crossing``), serialisation (``subnet.codec.tensors``).
 Invariants: ``unpack(pack(x))`` has the shape of ``x``; the backward of ``roundtrip`` is ``unpack_grad(pack_grad(g))``;
@@ -113,7 +114,8 @@ class DigitBoundary:
     """The learned kinds: ``dims`` digits per token each way."""
 
     def __init__(self, config: BoundaryConfig) -> None:
-        self._dims, self._levels, self._grad_levels = config.dims, config.levels, config.grad_levels
+        self._dims, self._levels = config.dims, config.levels
+        self._grad_levels, self._grad_stride = config.grad_levels, config.grad_stride
 
     def pack(self, crossing: Tensor) -> dict[str, Tensor]:
         """Numbers [B,T,K] as packed digits, and a step per number [K]."""
@@ -130,7 +132,8 @@ class DigitBoundary:
         return (digits_BTK - (self._levels - 1) / 2) * packed["step"]
 
     def pack_grad(self, grad: Tensor, seed: int) -> dict[str, Tensor]:
-        """Dithered digits, and a code per token for its scale."""
+        """Dithered digits, and a code per token for its scale; of every ``grad_stride`` tokens, the last one's."""
+        grad = grad[:, self._grad_stride - 1 :: self._grad_stride]
         steps = self._grad_levels - 1
         peak_BT1 = grad.abs().amax(dim=-1, keepdim=True) if self._dims else grad.new_zeros((*grad.shape[:-1], 1))
         octaves_BT1 = torch.ceil(torch.log2(peak_BT1) * SCALES_PER_OCTAVE)  # -inf where there is no gradient
@@ -142,9 +145,12 @@ class DigitBoundary:
         return {"digits": pack_digits(digits_BTK, self._grad_levels), "scale": code_BT1.to(torch.uint8)}
 
     def unpack_grad(self, packed: Mapping[str, Tensor]) -> Tensor:
-        """fp32 [B,T,K]."""
+        """fp32 [B,T,K], zero where nothing was sent."""
         digits_BTK = unpack_digits(packed["digits"], self._grad_levels, self._dims)
-        return (digits_BTK * (2 / (self._grad_levels - 1)) - 1.0) * _scale(packed["scale"].to(torch.float32))
+        sent = (digits_BTK * (2 / (self._grad_levels - 1)) - 1.0) * _scale(packed["scale"].to(torch.float32))
+        grad = sent.new_zeros(sent.shape[0], sent.shape[1] * self._grad_stride, sent.shape[2])
+        grad[:, self._grad_stride - 1 :: self._grad_stride] = sent
+        return grad
 
     def specs(self, sequences: int, seq_len: int) -> dict[str, TensorSpec]:
         """Packed digits and steps."""
@@ -153,7 +159,7 @@ class DigitBoundary:
 
     def grad_specs(self, sequences: int, seq_len: int) -> dict[str, TensorSpec]:
         """Packed digits and scales."""
-        shape = (sequences, seq_len)
+        shape = (sequences, seq_len // self._grad_stride)
         digits = TensorSpec("U8", (*shape, packed_width(self._dims, self._grad_levels)))
         return {"digits": digits, "scale": TensorSpec("U8", (*shape, 1))}
 
@@ -178,6 +184,11 @@ def bytes_per_token(run: RunConfig) -> float:
 def dither_seed(run: RunConfig, microbatch: MicrobatchId, receiver: int) -> int:
     """The seed with which stage ``receiver`` sends a microbatch's gradient back; an auditor draws the same."""
     return draw(run.seed, "dither", int(microbatch), receiver) >> 1
+
+
+def rounded(boundary: Boundary, crossing: Tensor) -> Tensor:
+    """What the receiver will read, with the gradient of what was rounded: straight through, and without dither."""
+    return crossing + (boundary.unpack(boundary.pack(crossing)) - crossing).detach()
 
 
 class _Roundtrip(torch.autograd.Function):

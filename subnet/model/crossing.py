@@ -1,27 +1,26 @@
 """The learned ends of a boundary: the sender's exit, the receiver's entry, and predictors from token ids.
 
-A learned exit makes of a hidden state ``dims`` numbers per token; the entry behind it makes a hidden state of them.
-``anchored`` sends the innovation, what a small causal predictor does not know from the token ids, in an orthonormal
-basis; the receiver starts with the same basis and adds what its own predictor says. So the first step sees the hidden
-state's projection, and its gradient goes back the same way: random ends that are not tied at the start learn nothing
-(docs/experiments.md). ``resbm`` adds a learned part to the first ``dims`` channels. Exit parameters belong to the
-sender's stage, entry parameters to the receiver's, each with its optimiser and merge group. ``none`` and ``int8`` carry
-the hidden state itself; their entries may have the same predictor, so that they are the baseline of the learned ones.
-Not here: what of it is put on the wire (``subnet.model.boundary``).
+``anchored`` sends ``dims`` numbers per token that are made to say what the token ids do not: the exit guesses the next
+token from them and from a small causal predictor of the ids, and what that guess loses is part of the sender's loss.
+So the numbers mean something before the receiver has learnt to read them; the receiver begins by adding nothing to its
+own predictor, as if nothing crossed, and reads slowly, for the sender's language changes. Ends that begin at random
+disturb the receiver for longer than they help it (docs/experiments.md).
+``resbm`` sends the first ``dims`` channels and a learned part of all. ``none`` and ``int8`` carry the hidden state
+itself; their entries may have the same predictor, so that they are the baseline of the learned ones.
+Exit parameters belong to the sender's stage, entry parameters to the receiver's, each with its optimiser and merge
+group. Not here: what of it is put on the wire (``subnet.model.boundary``).
 Shapes: B sequences, T positions, D width of the model, K dims of the boundary, V token ids, E embedding, W kernel.
-Sources: arXiv:2604.11947 (resbm), arXiv:2606.05484 (basis and anchor by token id).
+Sources: arXiv:2604.11947 (resbm), arXiv:2606.05484 (anchor by token id), arXiv:1901.08164 (a loss of the sender's own).
 """
 
 from __future__ import annotations
 
-import math
-
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from subnet.config import LEARNED, PREDICTOR_EMBEDDING, RunConfig, has_predictor
+from subnet.config import PREDICTOR_EMBEDDING, RunConfig, has_predictor
+from subnet.model.decoder import RMSNorm
 
 
 class Predictor(nn.Module):
@@ -47,27 +46,56 @@ class Predictor(nn.Module):
         return predicted_BTD  # type: ignore[no-any-return]
 
 
+class Reader(nn.Module):
+    """What a code [B,T,K] says of a hidden state [B,T,D]: a linear map, and one hidden layer beside it."""
+
+    def __init__(self, run: RunConfig) -> None:
+        super().__init__()
+        dims, width = run.boundary.dims, run.model.width
+        self.read = _linear(dims, width)
+        self.unfold = _linear(dims, width)
+        self.refold = nn.Linear(width, width, bias=False)
+
+    def forward(self, code_BTK: Tensor) -> Tensor:
+        """Zero before the first step."""
+        return self.read(code_BTK) + self.refold(F.silu(self.unfold(code_BTK)))  # type: ignore[no-any-return]
+
+
+class Guess(nn.Module):
+    """The next token, as a code and the token ids tell it."""
+
+    def __init__(self, run: RunConfig) -> None:
+        super().__init__()
+        self.reader = Reader(run)
+        self.predict = Predictor(run)
+        self.norm = RMSNorm(run.model.width, run.model.norm_eps)
+        self.head = nn.Linear(run.model.width, run.model.vocab_size, bias=False)
+
+    def forward(self, code_BTK: Tensor, tokens_BT: Tensor) -> Tensor:
+        """Logits [B,T,V]."""
+        return self.head(self.norm(self.reader(code_BTK) + self.predict(tokens_BT)))  # type: ignore[no-any-return]
+
+
 class Exit(nn.Module):
     """The sender's end: hidden state [B,T,D] to what crosses, [B,T,K] or the hidden state itself."""
 
     def __init__(self, run: RunConfig) -> None:
         super().__init__()
-        boundary = run.boundary
-        self.is_learned = boundary.kind in LEARNED
-        self.has_lane = boundary.kind == "resbm"
-        self.dims = boundary.dims
-        self.expect = Predictor(run) if boundary.kind == "anchored" else None
-        if self.is_learned:
-            self.encode = skip_init(nn.Linear, run.model.width, boundary.dims, bias=False)  # type: ignore[no-untyped-call]
+        self.kind, self.dims = run.boundary.kind, run.boundary.dims
+        if self.kind in ("anchored", "resbm"):
+            self.encode = _linear(run.model.width, self.dims)
+        if self.kind == "anchored":
+            self.norm = RMSNorm(run.model.width, run.model.norm_eps)
+            self.guess = Guess(run)
 
-    def forward(self, hidden_BTD: Tensor, tokens_BT: Tensor) -> Tensor:
-        """What crosses, before it is put into digits."""
-        if not self.is_learned:
-            return hidden_BTD
-        if self.expect is not None:
-            hidden_BTD = hidden_BTD - self.expect(tokens_BT)
-        code_BTK: Tensor = self.encode(hidden_BTD)
-        return code_BTK + hidden_BTD[..., : self.dims] if self.has_lane else code_BTK
+    def forward(self, hidden_BTD: Tensor) -> Tensor:
+        """What crosses, before it is put into digits. A token's code of ``anchored`` has a mean square of one."""
+        if self.kind == "anchored":
+            code_BTK: Tensor = self.encode(self.norm(hidden_BTD))
+            return F.rms_norm(code_BTK, (self.dims,)) if self.dims else code_BTK
+        if self.kind == "resbm":
+            return self.encode(hidden_BTD) + hidden_BTD[..., : self.dims]  # type: ignore[no-any-return]
+        return hidden_BTD
 
 
 class Entry(nn.Module):
@@ -75,32 +103,23 @@ class Entry(nn.Module):
 
     def __init__(self, run: RunConfig) -> None:
         super().__init__()
-        boundary, width = run.boundary, run.model.width
-        self.is_learned = boundary.kind in LEARNED
-        self.has_lane = boundary.kind == "resbm"
-        self.padding = width - boundary.dims
-        self.predict = Predictor(run) if has_predictor(boundary) else None
-        if self.is_learned:
-            self.decode = skip_init(nn.Linear, boundary.dims, width, bias=False)  # type: ignore[no-untyped-call]
+        self.kind, self.padding = run.boundary.kind, run.model.width - run.boundary.dims
+        self.predict = Predictor(run) if has_predictor(run.boundary) else None
+        if self.kind == "anchored":
+            self.reader = Reader(run)
+        if self.kind == "resbm":
+            self.decode = _linear(run.boundary.dims, run.model.width)
 
     def forward(self, crossed: Tensor, tokens_BT: Tensor) -> Tensor:
         """The receiver's first hidden state."""
         hidden_BTD = crossed
-        if self.is_learned:
-            hidden_BTD = self.decode(crossed)
-            if self.has_lane:
-                hidden_BTD = hidden_BTD + F.pad(crossed, (0, self.padding))
+        if self.kind == "anchored":
+            hidden_BTD = self.reader(crossed)
+        if self.kind == "resbm":
+            hidden_BTD = self.decode(crossed) + F.pad(crossed, (0, self.padding))
         return hidden_BTD if self.predict is None else hidden_BTD + self.predict(tokens_BT)
 
 
-def first_basis(seed: int, width: int, dims: int) -> Tensor:
-    """Orthonormal rows [K,D]: waves of a cosine transform, drawn and with signs drawn by ``seed``.
-
-    No factorisation: its rounding differs between machines, and all peers must begin with the same bits.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    waves = torch.randperm(width, generator=generator)[:dims].sort().values.double()
-    signs = torch.randint(0, 2, (width,), generator=generator).double() * 2 - 1
-    angles = torch.outer(waves, torch.arange(width, dtype=torch.float64) + 0.5) * (math.pi / width)
-    norms = torch.where(waves > 0, math.sqrt(2 / width), math.sqrt(1 / width))
-    return (angles.cos() * norms[:, None] * signs).float()
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    """A matrix that may have no rows or columns: torch would warn of initialising it."""
+    return skip_init(nn.Linear, inputs, outputs, bias=False)  # type: ignore[no-untyped-call, no-any-return]

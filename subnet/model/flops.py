@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from subnet.config import LEARNED, PREDICTOR_EMBEDDING, ModelConfig, RunConfig, has_predictor
+from subnet.config import PREDICTOR_EMBEDDING, ModelConfig, RunConfig, has_predictor
 from subnet.types import StageId
 
 TRAINING_FACTOR = 3  # forward, and a backward of twice the forward
@@ -81,9 +81,13 @@ def boundary_flops_per_token(run: RunConfig, stage: StageId) -> float:
 def boundary_matrices(run: RunConfig, stage: StageId) -> tuple[int, ...]:
     """Sizes of the matrices in a stage's entry and exit; tables of token ids are looked up and not counted."""
     boundary, width = run.boundary, run.model.width
-    is_first, is_last = stage == 0, stage == run.stages.num_stages - 1
-    is_learned = boundary.kind in LEARNED
-    sizes = [boundary.dims * width] * (is_learned * (2 - is_first - is_last))
+    num_exits, num_entries = int(stage < run.stages.num_stages - 1), int(stage > 0)
+    end, sizes = boundary.dims * width, []
+    if boundary.kind == "resbm":
+        sizes += [end] * (num_exits + num_entries)
+    if boundary.kind == "anchored":
+        reader = [end, end, width * width]
+        sizes += reader * num_entries + [end, *reader, width * run.model.vocab_size] * num_exits
     window = boundary.predictor_kernel * PREDICTOR_EMBEDDING * boundary.predictor_width
     sizes += [window, boundary.predictor_width * width] * (num_predictors(run, stage) * bool(boundary.predictor_kernel))
     return tuple(sizes)
@@ -114,6 +118,8 @@ def stage_parameters(run: RunConfig, stage: StageId) -> int:
     edges += num_predictors(run, stage) * (table + letters)
     if has_predictor(boundary) and stage == 0:
         edges -= table  # a predictor's takes the embedding's place
+    if boundary.kind == "anchored" and not is_last:
+        edges += 2 * model.width  # gains at the exit and in its guess
     return blocks * (block_parameters(model) + 2 * model.width) + edges + sum(boundary_matrices(run, stage))
 
 

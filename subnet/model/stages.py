@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +21,17 @@ from torch import Tensor, nn
 
 from subnet.config import RunConfig, has_predictor
 from subnet.hashing import draw
-from subnet.model.boundary import dither_seed, make_boundary, roundtrip
-from subnet.model.crossing import Entry, Exit, Predictor, first_basis
+from subnet.model.boundary import dither_seed, make_boundary, rounded, roundtrip
+from subnet.model.crossing import Entry, Exit, Predictor
 from subnet.model.decoder import Block, RMSNorm
 from subnet.model.flops import balanced_cut
 from subnet.types import MicrobatchId, StageId
 
 Vector = npt.NDArray[np.float32]
-ENDS = ("encode.weight", "decode.weight")
+ENDS = ("exit.encode.", "entry.reader.", "entry.decode.")
 END_RATE = 0.1  # the ends of a boundary only mean something together: they move slowly, and without decay
 LETTERS_STD = 0.5  # the predictor's own embedding feeds a nonlinearity, not the residual stream
+ENCODE_STD = 0.1  # an anchored code is normalised: its encoder's scale only matters beside a step of the optimiser
 TABLES = ("embed.weight", "table.weight", "letters.weight")  # rows by token id
 
 
@@ -50,6 +52,16 @@ class ParameterSlot:
     rate: float = 1.0
 
 
+class StageResult(NamedTuple):
+    """``crossing`` goes on to the next stage, before it is put into digits; None at the last one.
+
+    ``logits`` [B,T,V] of the next tokens: the last stage's prediction, or an anchored exit's guess; None elsewhere.
+    """
+
+    crossing: Tensor | None
+    logits: Tensor | None
+
+
 def cut(run: RunConfig) -> tuple[range, ...]:
     """Block numbers of every stage: as configured, or balanced by FLOPs."""
     sizes = run.stages.blocks or balanced_cut(run)
@@ -58,7 +70,7 @@ def cut(run: RunConfig) -> tuple[range, ...]:
 
 
 class StageModule(nn.Module):
-    """One stage. All take token ids [B,T], all but the first what crossed; the last returns logits [B,T,V]."""
+    """One stage. All take token ids [B,T], all but the first what crossed."""
 
     def __init__(self, run: RunConfig, stage: StageId) -> None:
         super().__init__()
@@ -75,34 +87,19 @@ class StageModule(nn.Module):
             self.head = nn.Linear(model.width, model.vocab_size, bias=False)
         else:
             self.exit = Exit(run)
+        self._boundary = make_boundary(run)
         self._initialise(run)
 
+    @torch.no_grad()
     def _initialise(self, run: RunConfig) -> None:
         residual = 1.0 / math.sqrt(2 * run.model.num_blocks)
         for name, parameter in self.named_parameters():
             if parameter.dim() < 2:
                 continue  # gains stay at one
             scale = residual if name.endswith(("out.weight", "down.weight")) else 1.0
-            std = LETTERS_STD if name.endswith("letters.weight") else run.model.init_std * scale
+            std = _own_std(run, name)
             generator = torch.Generator().manual_seed(draw(run.seed, "init", self._global_name(name)) >> 1)
-            with torch.no_grad():
-                parameter.normal_(0.0, std, generator=generator)
-        if run.boundary.kind == "anchored":
-            self._tie_ends(run)
-
-    @torch.no_grad()
-    def _tie_ends(self, run: RunConfig) -> None:
-        """Both ends of a boundary begin with one basis, which they then learn apart."""
-        places = {"exit": self.numbers[-1] + 1, "entry": self.numbers[0]}
-        for end, place in places.items():
-            if not hasattr(self, end):
-                continue
-            seed = draw(run.seed, "basis", place) >> 1
-            basis_KD = first_basis(seed, run.model.width, run.boundary.dims)
-            if end == "exit":
-                self.exit.encode.weight.copy_(basis_KD)
-            else:
-                self.entry.decode.weight.copy_(basis_KD.T)
+            parameter.normal_(0.0, run.model.init_std * scale if std is None else std, generator=generator)
 
     def _global_name(self, name: str) -> str:
         """The parameter's name in the whole model: blocks are numbered from its first, whatever the cut."""
@@ -114,21 +111,38 @@ class StageModule(nn.Module):
         index, _, tail = rest.partition(".")
         return f"blocks.{self.numbers[int(index)]}.{tail}"
 
-    def forward(self, tokens_BT: Tensor, crossed: Tensor | None, *, by_pass: bool = False) -> Tensor:
-        """What crosses to the next stage, or logits [B,T,V] at the last. ``by_pass`` leaves the blocks out."""
+    def forward(self, tokens_BT: Tensor, crossed: Tensor | None, *, by_pass: bool = False) -> StageResult:
+        """One stage's work. ``by_pass`` leaves the blocks out."""
         hidden_BTD = self.embed(tokens_BT) if self.is_first else self.entry(crossed, tokens_BT)
         for block in () if by_pass else self.blocks:
             hidden_BTD = block(hidden_BTD)
-        return self.head(self.norm(hidden_BTD)) if self.is_last else self.exit(hidden_BTD, tokens_BT)  # type: ignore[no-any-return]
+        if self.is_last:
+            return StageResult(None, self.head(self.norm(hidden_BTD)))
+        crossing = self.exit(hidden_BTD)
+        guess = getattr(self.exit, "guess", None)
+        return StageResult(crossing, guess and guess(rounded(self._boundary, crossing), tokens_BT))
+
+
+def _own_std(run: RunConfig, name: str) -> float | None:
+    """Standard deviation at the start of what does not begin as the model's other matrices do."""
+    if name.endswith("letters.weight"):
+        return LETTERS_STD
+    if run.boundary.kind != "anchored":
+        return None
+    if name.endswith(("reader.read.weight", "reader.refold.weight")):
+        return 0.0
+    if name.endswith("reader.unfold.weight"):
+        return 1 / math.sqrt(max(run.boundary.dims, 1))
+    return ENCODE_STD if name.endswith("encode.weight") else None
 
 
 def parameter_layout(module: StageModule) -> tuple[ParameterSlot, ...]:
     """The flat vector's slots. Matrices decay; gains, tables of token ids and a boundary's ends do not."""
     slots, offset = [], 0
     for name, parameter in module.named_parameters():
-        is_end = name.endswith(ENDS)
+        is_end = name.startswith(ENDS)
         decays = parameter.dim() > 1 and not name.endswith(TABLES) and not is_end
-        is_hidden_matrix = decays and not name.startswith("head")
+        is_hidden_matrix = decays and not name.endswith("head.weight")
         rate = END_RATE if is_end else 1.0
         slots.append(
             ParameterSlot(name, tuple(parameter.shape), offset, parameter.numel(), decays, is_hidden_matrix, rate)
@@ -151,21 +165,25 @@ class FullModel(nn.Module):
         self._boundary = make_boundary(run)
         self._run = run
 
-    def logits(self, tokens_BT: Tensor, *, microbatch: int = 0, skip: Sequence[int] = ()) -> Tensor:
-        """Logits [B,T,V], without the blocks of stages in ``skip``. ``microbatch``: its id, which fixes the dither."""
-        crossing: Tensor | None = None
-        for number, stage in enumerate(self.stages):
-            if crossing is not None:
-                seed = dither_seed(self._run, MicrobatchId(microbatch), number)
-                crossing = roundtrip(self._boundary, crossing, seed)
-            crossing = stage(tokens_BT, crossing, by_pass=number in skip)
-        assert crossing is not None
-        return crossing
+    def losses(self, tokens_BT1: Tensor, *, microbatch: int = 0, skip: Sequence[int] = ()) -> list[Tensor]:
+        """Mean nats per token of predicting ``tokens[:, 1:]``: of every anchored exit's guess, and last the model's.
 
-    def loss(self, tokens_BT1: Tensor, *, microbatch: int = 0, skip: Sequence[int] = ()) -> Tensor:
-        """Mean nats per token of predicting ``tokens[:, 1:]``."""
-        logits_BTV = self.logits(tokens_BT1[:, :-1], microbatch=microbatch, skip=skip)
-        return token_loss(logits_BTV, tokens_BT1[:, 1:])
+        The blocks of stages in ``skip`` are left out. ``microbatch``: its id, which fixes the dither.
+        """
+        crossed: Tensor | None = None
+        losses = []
+        for number, stage in enumerate(self.stages):
+            crossing, logits = stage(tokens_BT1[:, :-1], crossed, by_pass=number in skip)
+            if crossing is not None:
+                seed = dither_seed(self._run, MicrobatchId(microbatch), number + 1)
+                crossed = roundtrip(self._boundary, crossing, seed)
+            if logits is not None:
+                losses.append(token_loss(logits, tokens_BT1[:, 1:]))
+        return losses
+
+    def loss(self, tokens_BT1: Tensor, *, skip: Sequence[int] = ()) -> Tensor:
+        """The model's own: mean nats per token."""
+        return self.losses(tokens_BT1, skip=skip)[-1]
 
     def load_stages(self, flats: Sequence[Vector]) -> None:
         """Set all parameters from the stages' flat vectors."""

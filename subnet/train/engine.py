@@ -74,9 +74,10 @@ class StepResult:
 
 @dataclass(frozen=True, eq=False)
 class _Pending:
-    """A forward whose graph is kept: ``result`` is what crosses to the next stage, or the loss at the last."""
+    """A forward whose graph is kept: ``crossing`` goes on to the next stage, ``loss`` is the stage's own."""
 
-    result: Tensor
+    crossing: Tensor | None
+    loss: Tensor | None
     crossed: Tensor | None
     leaves: Leaves
     outputs: dict[str, Tensor] | None
@@ -181,16 +182,13 @@ class StageEngine:
     ) -> ForwardResult:
         token_ids = tokens_BT.to(torch.int64)
         crossed = None if inputs is None else self.boundary.unpack(inputs).detach().requires_grad_()
-        result: Tensor = functional_call(self.module, leaves, (token_ids[:, :-1], crossed))
-        outputs, loss = None, None
-        if self.module.is_last:
-            result = token_loss(result, token_ids[:, 1:])
-            loss = result.item()
-            if not math.isfinite(loss):
-                raise Diverged(f"The loss of microbatch {microbatch} is not finite.")
-        else:
-            outputs = self.boundary.pack(result)
-        self._pending[microbatch] = _Pending(result, crossed, leaves, outputs, version, tokens_BT, inputs)
+        crossing, logits = functional_call(self.module, leaves, (token_ids[:, :-1], crossed))
+        own = None if logits is None else token_loss(logits, token_ids[:, 1:])
+        if own is not None and not math.isfinite(own.item()):
+            raise Diverged(f"The loss of microbatch {microbatch} is not finite.")
+        loss = own.item() if own is not None and self.module.is_last else None
+        outputs = None if crossing is None else self.boundary.pack(crossing)
+        self._pending[microbatch] = _Pending(crossing, own, crossed, leaves, outputs, version, tokens_BT, inputs)
         return ForwardResult(outputs, loss, version)
 
     def backward(self, microbatch: MicrobatchId, grads: Mapping[str, Tensor] | None) -> BackwardResult:
@@ -200,7 +198,8 @@ class StageEngine:
         if pending.crossed is not None:
             wanted.append(pending.crossed)
         upstream = None if grads is None else self.boundary.unpack_grad(grads)
-        found = torch.autograd.grad(pending.result, wanted, upstream)
+        ways = [(item, grad) for item, grad in ((pending.crossing, upstream), (pending.loss, None)) if item is not None]
+        found = torch.autograd.grad([item for item, _ in ways], wanted, [grad for _, grad in ways])
         num_tokens = pending.tokens[:, 1:].numel()
         torch._foreach_add_(self._grad_views, list(found[: len(pending.leaves)]), alpha=num_tokens)
         self._round_tokens += num_tokens

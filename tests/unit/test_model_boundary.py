@@ -10,8 +10,9 @@ import torch
 from subnet.codec.quantize import digits_per_byte, pack_digits, packed_width, unpack_digits
 from subnet.codec.tensors import NAMES
 from subnet.config import BoundaryConfig, load_run_config
+from subnet.errors import ConfigError
 from subnet.model.boundary import DigitBoundary, bytes_per_token, make_boundary
-from subnet.model.crossing import Predictor, first_basis
+from subnet.model.crossing import Predictor
 from subnet.model.flops import stage_parameters
 from subnet.model.stages import StageModule
 from subnet.types import StageId
@@ -59,21 +60,25 @@ def test_a_number_that_is_always_zero_stays_zero() -> None:
     assert not boundary.unpack(boundary.pack(values))[..., 0].any()
 
 
-@pytest.mark.parametrize(("width", "dims"), [(16, 5), (16, 16), (48, 7), (128, 0)])
-def test_the_first_basis_is_orthonormal_and_the_seeds_own(width: int, dims: int) -> None:
-    basis = first_basis(3, width, dims)
-    assert basis.shape == (dims, width)
-    assert torch.allclose(basis @ basis.T, torch.eye(dims), atol=1e-6)
-    assert torch.equal(basis, first_basis(3, width, dims))
-    assert not dims or not torch.equal(basis, first_basis(4, width, dims))
+@pytest.mark.parametrize("dims", [0, 5])
+def test_an_anchored_entry_begins_as_if_nothing_crossed(dims: int) -> None:
+    run = tiny_run(text_corpus(), **{"boundary.kind": "anchored", "boundary.dims": dims})
+    entry = StageModule(run, StageId(1)).entry
+    tokens = torch.arange(12).view(2, 6)
+    assert torch.equal(entry(noise(2, 6, dims), tokens), entry.predict(tokens))
 
 
-def test_an_anchored_boundary_begins_as_a_projection() -> None:
-    run = tiny_run(text_corpus(), **{"boundary.kind": "anchored", "boundary.dims": 5})
-    sender, receiver = (StageModule(run, StageId(stage)) for stage in (1, 2))
-    basis = sender.exit.encode.weight
-    assert torch.equal(receiver.entry.decode.weight, basis.T)
-    assert not torch.equal(basis, StageModule(run, StageId(0)).exit.encode.weight)
+def test_a_code_is_normalised_and_its_guess_reads_what_the_receiver_will() -> None:
+    """The exit's guess sees the rounded numbers; its gradient reaches the hidden state as if they were not."""
+    run = tiny_run(text_corpus(), **{"boundary.kind": "anchored", "boundary.dims": 5, "boundary.levels": 3})
+    module, tokens = StageModule(run, StageId(0)), torch.arange(12).view(2, 6)
+    boundary, ending = make_boundary(run), module.exit
+    torch.nn.init.normal_(ending.guess.reader.read.weight, generator=torch.Generator().manual_seed(0))
+    crossing, logits = module(tokens, None)
+    assert torch.allclose(crossing.square().mean(-1), torch.ones(2, 6), atol=1e-4)
+    assert torch.equal(logits, ending.guess(boundary.unpack(boundary.pack(crossing)), tokens))
+    (gradient,) = torch.autograd.grad(logits.square().sum(), ending.encode.weight)
+    assert gradient.norm() > 0
 
 
 @pytest.mark.parametrize("grad_levels", [2, 3, 16])
@@ -105,11 +110,26 @@ def test_what_is_on_the_wire_is_what_was_declared(kind: str, dims: int) -> None:
 
 
 def test_64_times_fewer_bytes_at_width_128() -> None:
-    """24 numbers and their gradients of 1 bit, a scale, a token id: 8 bytes of 512, and the steps of a microbatch."""
-    changes = {"boundary.kind": "anchored", "boundary.dims": 24, "boundary.levels": 2, "boundary.grad_levels": 2}
+    """12 numbers of 4 bits, for one token in 8 their gradients and a scale, a token id; a microbatch's steps."""
+    changes = {"boundary.kind": "anchored", "boundary.dims": 12, "boundary.grad_stride": 8}
     run = load_run_config("localnet").with_values(**changes, **{"data.sequences": 16})
     token_id = 1
-    assert 4 * run.model.width / (bytes_per_token(run) + token_id) == pytest.approx(64, rel=0.01)
+    assert 4 * run.model.width / (bytes_per_token(run) + token_id) == pytest.approx(64.8, abs=0.1)
+
+
+def test_with_a_stride_the_last_of_so_many_tokens_sends_its_gradient_and_no_other() -> None:
+    boundary = DigitBoundary(BoundaryConfig(dims=3, grad_stride=4, grad_levels=256))
+    grad = noise(2, 8, 3) / 8
+    found = boundary.unpack_grad(boundary.pack_grad(grad, 1))
+    assert found.shape == grad.shape
+    torch.testing.assert_close(found[:, 3::4], grad[:, 3::4], rtol=0, atol=0.01)
+    found[:, 3::4] = 0
+    assert not found.any()
+
+
+def test_a_stride_that_does_not_divide_the_sequence_is_refused() -> None:
+    with pytest.raises(ConfigError, match="multiple of"):
+        tiny_run(text_corpus(), **{"boundary.kind": "anchored", "boundary.dims": 4, "boundary.grad_stride": 5})
 
 
 def test_a_predictor_sees_nothing_of_later_tokens() -> None:

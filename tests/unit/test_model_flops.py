@@ -39,12 +39,13 @@ def test_stages_add_up_to_6n_and_12ldt_whatever_the_cut_and_the_boundary(changes
 
 def test_boundary_ends_and_predictors_are_work_that_is_paid_and_no_model_flops() -> None:
     run = tiny_run(text_corpus(), **LEARNED)
-    # Per predictor: 8 tokens of 32 channels to 8, and 8 to 16; an encoder or decoder is 4 x 16.
-    predictor, end = 8 * 32 * 8 + 8 * 16, 4 * 16
-    # The first stage has a predictor in place of the table, one at its exit and an encoder; the last one entry only.
-    assert boundary_flops_per_token(run, StageId(0)) == 6 * (2 * predictor + end)
-    assert boundary_flops_per_token(run, StageId(1)) == 6 * (2 * predictor + 2 * end)
-    assert boundary_flops_per_token(run, StageId(2)) == 6 * (predictor + end)
+    # Per predictor: 8 tokens of 32 channels to 8, and 8 to 16; a reader: 4 to 16 twice, and 16 to 16.
+    predictor, reader, encoder, head = 8 * 32 * 8 + 8 * 16, 2 * 4 * 16 + 16 * 16, 4 * 16, 256 * 16
+    entry, ending = predictor + reader, encoder + reader + predictor + head
+    # The first stage has a predictor in place of the table.
+    assert boundary_flops_per_token(run, StageId(0)) == 6 * (predictor + ending)
+    assert boundary_flops_per_token(run, StageId(1)) == 6 * (entry + ending)
+    assert boundary_flops_per_token(run, StageId(2)) == 6 * entry
     plain = tiny_run(text_corpus())
     for stage in (StageId(0), StageId(1), StageId(2)):
         assert boundary_flops_per_token(plain, stage) == 0

@@ -67,7 +67,8 @@ def test_a_stale_backward_is_that_of_a_deep_copy_made_at_its_forward(run: RunCon
         engine.step()
     sent = engine.backward(MicrobatchId(0), hidden(run, 9))
     inputs = hidden(run, 0)["values"].requires_grad_()
-    reference(token_ids(run, corpus, 0).long()[:, :-1], inputs).backward(hidden(run, 9)["values"])
+    crossing = reference(token_ids(run, corpus, 0).long()[:, :-1], inputs).crossing
+    crossing.backward(hidden(run, 9)["values"])
     assert (sent.version, sent.staleness) == (1, 2)
     assert sent.grads is not None
     assert inputs.grad is not None
@@ -82,7 +83,8 @@ def test_the_last_stage_computes_the_mean_loss_and_its_gradient(run: RunConfig, 
     sent = engine.backward(MicrobatchId(0), None)
     inputs = hidden(run, 0)["values"].requires_grad_()
     ids = token_ids(run, corpus, 0).long()
-    loss = token_loss(engine.module(ids[:, :-1], inputs), ids[:, 1:])
+    logits = engine.module(ids[:, :-1], inputs).logits
+    loss = token_loss(logits, ids[:, 1:])
     loss.backward()
     assert result.outputs is None
     assert result.loss == loss.item()
@@ -152,7 +154,8 @@ def test_a_step_is_adamw_on_the_clipped_gradient(corpus: Corpus) -> None:
     work(engine, corpus, 0)
     result = engine.step()
     inputs = hidden(run, 0)["values"]
-    reference(token_ids(run, corpus, 0).long()[:, :-1], inputs).backward(hidden(run, 1000)["values"])
+    crossing = reference(token_ids(run, corpus, 0).long()[:, :-1], inputs).crossing
+    crossing.backward(hidden(run, 1000)["values"])
     total = torch.nn.utils.clip_grad_norm_(reference.parameters(), run.inner.clip_norm)
     inner = run.inner
     groups = [
