@@ -93,13 +93,15 @@ class DataConfig(Section):
 class InnerConfig(Section):
     """The inner optimiser of every replica."""
 
-    optimizer: Literal["adamw", "muon"] = Field("adamw", description="muon: for matrices in blocks, AdamW for the rest")
+    optimizer: Literal["adamw", "nadam", "muon"] = Field(
+        "adamw", description="muon: for matrices in blocks, AdamW for the rest"
+    )
     learning_rate: float = Field(3e-3, gt=0, description="peak learning rate")
-    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment")
+    beta1: float = Field(0.9, ge=0, lt=1, description="decay of the first moment; nadam: at the last stage")
     beta2: float = Field(0.95, ge=0, lt=1, description="decay of the second moment")
     eps: float = Field(1e-8, gt=0, description="added to the root of the second moment")
     weight_decay: float = Field(0.1, ge=0, description="decoupled decay of matrices")
-    clip_norm: float = Field(1.0, ge=0, description="gradient norm per stage; 0: no clipping")
+    clip_norm: float = Field(1.0, ge=0, description="gradient norm of the whole model, shared out to stages; 0: off")
     warmup_tokens: int = Field(32_768, ge=0, description="tokens of the run until the peak learning rate")
     total_tokens: int = Field(0, ge=0, description="tokens until the end of cosine decay; 0: constant after warm-up")
     final_share: float = Field(0.1, ge=0, le=1, description="learning rate at the end, as a share of the peak")

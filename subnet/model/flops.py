@@ -123,6 +123,12 @@ def stage_parameters(run: RunConfig, stage: StageId) -> int:
     return blocks * (block_parameters(model) + 2 * model.width) + edges + sum(boundary_matrices(run, stage))
 
 
+def stage_share(run: RunConfig, stage: StageId) -> float:
+    """A stage's share of the model's parameters."""
+    whole = sum(stage_parameters(run, StageId(number)) for number in range(run.stages.num_stages))
+    return stage_parameters(run, stage) / whole
+
+
 def stage_memory_bytes(run: RunConfig, stage: StageId, pending: int) -> int:
     """Estimate: parameters with optimiser, plus the kept graphs of ``pending`` microbatches.
 

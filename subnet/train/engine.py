@@ -23,7 +23,7 @@ from subnet.config import RunConfig
 from subnet.errors import Diverged
 from subnet.model.boundary import dither_seed, make_boundary
 from subnet.model.stages import StageModule, parameter_layout, token_loss
-from subnet.train.optim import InnerOptimizer, Moments, learning_rate_at
+from subnet.train.optim import InnerOptimizer, Moments, learning_rate_at, stage_inner
 from subnet.train.state import PendingHead, PendingInput, StageState
 from subnet.types import MicrobatchId, StageId
 
@@ -96,7 +96,8 @@ class StageEngine:
         self.layout = parameter_layout(self.module)
         self.num_parameters = sum(slot.size for slot in self.layout)
         self._parameters = dict(self.module.named_parameters())
-        self._optimizer = InnerOptimizer(run.inner, list(self._parameters.values()), self.layout)
+        self._inner = stage_inner(run, stage)
+        self._optimizer = InnerOptimizer(self._inner, list(self._parameters.values()), self.layout)
         self._plan = StepPlan(0.0, math.inf, 0.0)
         self._flat = torch.cat([item.detach().flatten() for item in self._parameters.values()])
         self._grad = torch.zeros_like(self._flat)
@@ -225,11 +226,11 @@ class StageEngine:
         grad_norm = float(torch.linalg.vector_norm(self._grad))
         if not math.isfinite(grad_norm):
             raise Diverged("The gradient is not finite.")
-        clip = self.run.inner.clip_norm
+        clip = self._inner.clip_norm
         if clip and grad_norm > clip:
             self._grad.mul_(clip / grad_norm)
         seen = self._plan.run_tokens + (self.version + 1) * self._plan.run_step_tokens
-        rate = learning_rate_at(self.run.inner, seen)
+        rate = learning_rate_at(self._inner, seen)
         self._point(self._flat.clone())
         for parameter, view in zip(self._parameters.values(), self._grad_views, strict=True):
             parameter.grad = view

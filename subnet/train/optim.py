@@ -1,12 +1,14 @@
-"""The inner optimiser over one stage's parameters, AdamW or Muon, with its state as flat vectors.
+"""The inner optimiser over one stage's parameters, AdamW, NAdam or Muon, with its state as flat vectors.
 
-Muon steps along the orthogonalised momentum of every hidden matrix; all else stays with AdamW. Its steps are scaled so
-that one learning rate serves both. torch's own Muon computes in bf16, which takes eight times as long as fp32 on a
-CPU; this one follows the parameters' dtype.
+NAdam looks ahead along its momentum, the further the longer a stage waits for its gradients. Muon steps along the
+orthogonalised momentum of every hidden matrix; all else stays with AdamW. Its steps are scaled so that one learning
+rate serves both. torch's own Muon computes in bf16, which takes eight times as long as fp32 on a CPU; this one follows
+the parameters' dtype.
 Not here: when to step (``subnet.train.engine``), the outer optimiser (``subnet.train.merge``).
 Invariants: the learning rate is a function of the tokens that the whole run has seen, never of local steps, so that
-replicas of all stages agree on it; equal gradients in equal order give equal bits on one machine.
-Sources: Muon, Jordan et al. 2024, and arXiv:2502.16982 for the scale.
+replicas of all stages agree on it; equal gradients in equal order give equal bits on one machine; a state taken out and
+put back goes on bit for bit.
+Sources: Muon, Jordan et al. 2024, and arXiv:2502.16982 for the scale; NAdam in a pipeline, arXiv:2505.01099.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from subnet.config import InnerConfig
+from subnet.config import InnerConfig, RunConfig
+from subnet.model.flops import stage_share
 from subnet.model.stages import ParameterSlot
+from subnet.types import StageId
 
 MUON_MOMENTUM = 0.95
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # quintic that pushes singular values to about one within five iterations
@@ -27,6 +32,9 @@ NEWTON_SCHULZ_STEPS = 5
 # Root mean square of an update per element, in learning rates. AdamW's is about 0.2 (arXiv:2502.16982, section 2.2);
 # Muon bears more, where tables share its learning rate (docs/experiments.md).
 UPDATE_RMS = 0.5
+LONGER_MEMORY = 0.9  # share of 1 - beta1 that staleness may take away; 0.09 at a beta1 of 0.9 (arXiv:2505.01099)
+MOMENTUM_DECAY = 4e-3  # how fast NAdam's look-ahead grows to beta1 (arXiv:2505.01099)
+MOMENTUM_DECAY_BASE = 0.96  # fixed in torch.optim.NAdam
 
 
 def learning_rate_at(inner: InnerConfig, tokens: float) -> float:
@@ -39,6 +47,38 @@ def learning_rate_at(inner: InnerConfig, tokens: float) -> float:
     progress = min((tokens - inner.warmup_tokens) / span, 1.0)
     share = inner.final_share + (1 - inner.final_share) * 0.5 * (1 + math.cos(math.pi * progress))
     return inner.learning_rate * share
+
+
+def stage_inner(run: RunConfig, stage: StageId) -> InnerConfig:
+    """The inner optimiser's settings as they hold for one stage.
+
+    ``clip_norm`` is meant for the gradient of the whole model. Its square, a sum over parameters, is shared out in
+    proportion to them, so that a gradient which is spread evenly is clipped at the same size however the model is cut;
+    among S equal stages that is the 1/sqrt(S) of node0. ``beta1`` under NAdam grows with the distance from the last
+    stage, which sees no stale gradient: 0.9 + 0.09 (S-i)/S at stage i of 1..S for 0.9 (arXiv:2505.01099).
+    """
+    inner = run.inner
+    changes = {"clip_norm": inner.clip_norm * math.sqrt(stage_share(run, stage))}
+    if inner.optimizer == "nadam":
+        num_stages = run.stages.num_stages
+        distance = (num_stages - 1 - stage) / num_stages
+        changes["beta1"] = 1 - (1 - inner.beta1) * (1 - LONGER_MEMORY * distance)
+    return inner.model_copy(update=changes)
+
+
+def momentum_product(beta1: float, step: int) -> Tensor:
+    """Product of NAdam's momenta over ``step`` steps, with the bits that torch arrives at.
+
+    It stops where a factor changes nothing any more: no later one, being nearer to 1, would. That comes within a few
+    hundred steps, so a stranger's step costs nothing.
+    """
+    product = torch.tensor(1.0)
+    for number in range(1, step + 1):
+        factor = beta1 * (1.0 - 0.5 * MOMENTUM_DECAY_BASE ** (number * MOMENTUM_DECAY))
+        before = product.item()
+        if product.mul_(factor).item() == before:
+            break
+    return product
 
 
 def orthogonalise(matrices_NRC: Tensor) -> Tensor:
@@ -55,7 +95,10 @@ def orthogonalise(matrices_NRC: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """First and second moments as flat fp32 vectors, and the number of steps taken. Muon has no second: zeros."""
+    """First and second moments as flat fp32 vectors, and the number of steps taken.
+
+    Muon has no second: zeros. NAdam's product of momenta follows from the step.
+    """
 
     first: Tensor
     second: Tensor
@@ -67,8 +110,27 @@ class Moments:
         return cls(torch.zeros(size), torch.zeros(size), 0)
 
 
+def _elementwise(inner: InnerConfig, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """torch's optimiser for all that Muon does not step."""
+    rate, betas = inner.learning_rate, (inner.beta1, inner.beta2)
+    if inner.optimizer != "nadam":
+        return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=inner.eps, foreach=True)
+    return torch.optim.NAdam(
+        groups,
+        lr=rate,
+        betas=betas,
+        eps=inner.eps,
+        momentum_decay=MOMENTUM_DECAY,
+        decoupled_weight_decay=True,
+        foreach=True,
+    )
+
+
 class InnerOptimizer:
-    """One stage's optimiser; its parameters may be re-pointed to new storage between steps."""
+    """One stage's optimiser; its parameters may be re-pointed to new storage between steps.
+
+    ``inner``: as it holds for the stage.
+    """
 
     def __init__(self, inner: InnerConfig, parameters: Sequence[nn.Parameter], slots: Sequence[ParameterSlot]) -> None:
         self._inner = inner
@@ -84,21 +146,15 @@ class InnerOptimizer:
             }
             for decays, rate in sorted({(slot.decays, slot.rate) for _, slot in rest}, reverse=True)
         ]
-        self._adamw = torch.optim.AdamW(
-            groups,
-            lr=inner.learning_rate,
-            betas=(inner.beta1, inner.beta2),
-            eps=inner.eps,
-            foreach=True,
-        )
+        self._elementwise = _elementwise(inner, groups)
         self._num_steps = 0
         self._momentum = {item: torch.zeros_like(item) for item in self._matrices}
 
     def step(self, learning_rate: float) -> None:
         """One step on the parameters' ``grad``."""
-        for group in self._adamw.param_groups:
+        for group in self._elementwise.param_groups:
             group["lr"] = learning_rate * group["rate"]
-        self._adamw.step()
+        self._elementwise.step()
         self._step_matrices(learning_rate)
         self._num_steps += 1
 
@@ -124,23 +180,27 @@ class InnerOptimizer:
             return Moments.zeros(sum(slot.size for _, slot in self._slots))
         first, second = [], []
         for item, _ in self._slots:
-            adamw = self._adamw.state.get(item)
-            first.append((self._momentum[item] if adamw is None else adamw["exp_avg"]).flatten())
-            second.append((torch.zeros_like(item) if adamw is None else adamw["exp_avg_sq"]).flatten())
+            state = self._elementwise.state.get(item)
+            first.append((self._momentum[item] if state is None else state["exp_avg"]).flatten())
+            second.append((torch.zeros_like(item) if state is None else state["exp_avg_sq"]).flatten())
         return Moments(torch.cat(first), torch.cat(second), self._num_steps)
 
     def load(self, moments: Moments) -> None:
         """Take over a state."""
-        self._adamw.state.clear()
+        self._elementwise.state.clear()
         self._num_steps = moments.step
+        extra = {}
+        if self._inner.optimizer == "nadam":
+            extra["mu_product"] = momentum_product(self._inner.beta1, moments.step)
         for item, slot in self._slots:
             place = slice(slot.offset, slot.offset + slot.size)
             first = moments.first[place].clone().view_as(item)
             if item in self._momentum:
                 self._momentum[item] = first
             elif moments.step:
-                self._adamw.state[item] = {
+                self._elementwise.state[item] = {
                     "step": torch.tensor(float(moments.step)),
                     "exp_avg": first,
                     "exp_avg_sq": moments.second[place].clone().view_as(item),
+                    **{name: tensor.clone() for name, tensor in extra.items()},
                 }

@@ -15,7 +15,7 @@ from subnet.data.corpus import Corpus
 from subnet.errors import Diverged
 from subnet.model.stages import token_loss
 from subnet.train.engine import StageEngine, StepPlan
-from subnet.train.optim import Moments
+from subnet.train.optim import Moments, stage_inner
 from subnet.train.state import PendingHead, StageState
 from subnet.types import MicrobatchId, StageId
 from tests.tiny import text_corpus, tiny_run
@@ -156,7 +156,7 @@ def test_a_step_is_adamw_on_the_clipped_gradient(corpus: Corpus) -> None:
     inputs = hidden(run, 0)["values"]
     crossing = reference(token_ids(run, corpus, 0).long()[:, :-1], inputs).crossing
     crossing.backward(hidden(run, 1000)["values"])
-    total = torch.nn.utils.clip_grad_norm_(reference.parameters(), run.inner.clip_norm)
+    total = torch.nn.utils.clip_grad_norm_(reference.parameters(), stage_inner(run, StageId(1)).clip_norm)
     inner = run.inner
     groups = [
         {
