@@ -139,10 +139,18 @@ def stage_memory_bytes(run: RunConfig, stage: StageId, pending: int) -> int:
     return stage_parameters(run, stage) * STATE_BYTES + pending * run.microbatch_tokens * per_token
 
 
-def pending_that_fit(run: RunConfig, stage: StageId, memory_bytes: float) -> int:
-    """Microbatches that a stage can keep in flight in ``memory_bytes``, each with parameters of its own; at least 1."""
-    kept = stage_memory_bytes(run, stage, 1) - stage_memory_bytes(run, stage, 0) + 4 * stage_parameters(run, stage)
-    return max(1, int((memory_bytes - stage_memory_bytes(run, stage, 0)) // kept))
+def depth_that_fits(run: RunConfig, stage: StageId, memory_bytes: float, wanted: int) -> tuple[int, int]:
+    """Microbatches in flight, at most ``wanted`` and at least 1, and how many of them may keep their graphs.
+
+    Each may have parameters of its own, for a step may come between any two; tokens and what crossed are small beside
+    them. Depth comes before graphs: a stage that computes a forward twice is slower by a third, one that waits is idle.
+    """
+    version = 4 * stage_parameters(run, stage)
+    graph = stage_memory_bytes(run, stage, 1) - stage_memory_bytes(run, stage, 0)
+    # One graph is always there: the one that is being computed.
+    free = memory_bytes - stage_memory_bytes(run, stage, 1)
+    depth = max(1, min(wanted, 1 + int(free // version)))
+    return depth, max(1, min(depth, 1 + int((free - (depth - 1) * version) // graph)))
 
 
 def largest_shard_bytes(run: RunConfig) -> int:

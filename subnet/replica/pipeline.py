@@ -17,7 +17,7 @@ from subnet.data.batches import tokens as microbatch_tokens
 from subnet.data.batches import wire_tokens
 from subnet.errors import Diverged, OutOfTurn, Refused
 from subnet.log import Event, event
-from subnet.model.flops import pending_that_fit
+from subnet.model.flops import depth_that_fits
 from subnet.net.base import Request, Response, reply
 from subnet.net.messages import BackwardReply, Envelope, ForwardReply, NeighbourStatus, unpack_body
 from subnet.records import PROTOCOL, LossItem, LossReport, RoundDocument, RoundEffort, decode
@@ -55,7 +55,8 @@ class RoundPipeline:
         self._mine = next(entry for entry in document.roster if entry.hotkey == site.hotkey)
         self._stage = self._mine.stage
         self._wire = WireFormat(site.run, self._stage)
-        self._fits = pending_that_fit(site.run, self._stage, MEMORY_SHARE * memory_bytes)
+        memory_bytes = int(MEMORY_SHARE * memory_bytes)
+        self._most, recorded.engine.max_graphs = depth_that_fits(site.run, self._stage, memory_bytes, self._wanted())
         traffic.paths.begin_round()
         self._round_ids = frozenset(document.microbatches())
         self.custody = Custody(site.run.custody.missed_statuses, site.clock.now_s())
@@ -201,15 +202,15 @@ class RoundPipeline:
 
     def _depth(self) -> int:
         """Microbatches in flight: as the run wants, or as few as cover the way to the last stage and back."""
-        num_stages = self._site.run.stages.num_stages
-        most = min(PENDING_FACTOR * num_stages, self._fits)
-        return self._site.run.round.in_flight or self.traffic.paths.depth(num_stages - 1, most)
+        paths, num_stages = self.traffic.paths, self._site.run.stages.num_stages
+        return min(self._site.run.round.in_flight or paths.depth(num_stages - 1, self._most), self._most)
 
-    def _max_pending(self) -> int:
+    def _wanted(self) -> int:
+        """More in flight than this is of no use, however long the links are and however much memory there is."""
         first = sum(entry.stage == 0 for entry in self.document.roster)
         here = sum(entry.stage == self._stage for entry in self.document.roster)
         depth = self._site.run.round.in_flight or self._site.run.stages.num_stages
-        return min(PENDING_FACTOR * depth * -(-first // here), self._fits)
+        return PENDING_FACTOR * depth * -(-first // here)
 
     async def _forward(self, held: Held) -> None:
         recorded = self._recorded
@@ -283,7 +284,7 @@ class RoundPipeline:
             raise Refused("This replica is no candidate for that attempt.", remedy="Rank the roster as the seed says.")
         microbatch, custody = envelope.microbatch, self.custody
         is_known = microbatch in custody.held or microbatch in custody.returned
-        if not is_known and custody.num_pending() >= self._max_pending():
+        if not is_known and custody.num_pending() >= self._most:
             return reply(ForwardReply(accepted=False, queue=custody.num_pending()))
         tokens = tensors.pop("tokens")
         held = Held(microbatch, envelope.attempt, request.sender, envelope.path, tokens, tensors, request.auth)

@@ -2,6 +2,8 @@
 
 A backward uses the parameters of its forward. Parameters live in one flat tensor; a step clones it, re-points the
 module's parameters into the clone and updates there, while graphs of older forwards hold aliases of the old storage.
+Of the first ``max_graphs`` microbatches in flight the graph is kept, of others only the input: their forward is
+computed again at their backward, by the same operations on the same parameters, so that nothing but time differs.
 Not here: the journal (``subnet.train.recorder``), what to do next (``subnet.replica``).
 Invariants: equal operations in equal order give equal bits on one machine; the accumulated gradient is the
 token-weighted sum over microbatches of the gradient of each one's mean loss; a step divides it by all their tokens.
@@ -73,12 +75,19 @@ class StepResult:
 
 
 @dataclass(frozen=True, eq=False)
-class _Pending:
-    """A forward whose graph is kept: ``crossing`` goes on to the next stage, ``loss`` is the stage's own."""
+class _Graph:
+    """A forward with its graph: ``crossing`` goes on to the next stage, ``loss`` is the stage's own."""
 
+    crossed: Tensor | None
     crossing: Tensor | None
     loss: Tensor | None
-    crossed: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Pending:
+    """A forward whose backward is to come. ``graph`` is None where it was not kept."""
+
+    graph: _Graph | None
     leaves: Leaves
     outputs: dict[str, Tensor] | None
     version: int
@@ -103,6 +112,7 @@ class StageEngine:
         self._grad = torch.zeros_like(self._flat)
         self._grad_views = self._views(self._grad)
         self._pending: dict[MicrobatchId, _Pending] = {}
+        self.max_graphs: float = math.inf
         self.version = 0
         self._round_tokens = 0
         self._step_tokens = 0
@@ -170,7 +180,7 @@ class StageEngine:
     def forward(
         self, microbatch: MicrobatchId, tokens_BT: Tensor, inputs: Mapping[str, Tensor] | None
     ) -> ForwardResult:
-        """Compute one microbatch (tokens [B,T+1]), keep its graph; raises ``Diverged`` when the loss isn't finite."""
+        """Compute one microbatch (tokens [B,T+1]); raises ``Diverged`` when the loss isn't finite."""
         return self._forward(microbatch, tokens_BT, inputs, self._leaves, self.version)
 
     def _forward(
@@ -181,32 +191,38 @@ class StageEngine:
         leaves: Leaves,
         version: int,
     ) -> ForwardResult:
+        graph = self._compute(tokens_BT, inputs, leaves)
+        own = None if graph.loss is None else graph.loss.item()
+        if own is not None and not math.isfinite(own):
+            raise Diverged(f"The loss of microbatch {microbatch} is not finite.")
+        outputs = None if graph.crossing is None else self.boundary.pack(graph.crossing)
+        num_graphs = sum(item.graph is not None for item in self._pending.values())
+        kept = graph if num_graphs < self.max_graphs else None
+        self._pending[microbatch] = _Pending(kept, leaves, outputs, version, tokens_BT, inputs)
+        return ForwardResult(outputs, own if self.module.is_last else None, version)
+
+    def _compute(self, tokens_BT: Tensor, inputs: Mapping[str, Tensor] | None, leaves: Leaves) -> _Graph:
         token_ids = tokens_BT.to(torch.int64)
         crossed = None if inputs is None else self.boundary.unpack(inputs).detach().requires_grad_()
         crossing, logits = functional_call(self.module, leaves, (token_ids[:, :-1], crossed))
-        own = None if logits is None else token_loss(logits, token_ids[:, 1:])
-        if own is not None and not math.isfinite(own.item()):
-            raise Diverged(f"The loss of microbatch {microbatch} is not finite.")
-        loss = own.item() if own is not None and self.module.is_last else None
-        outputs = None if crossing is None else self.boundary.pack(crossing)
-        self._pending[microbatch] = _Pending(crossing, own, crossed, leaves, outputs, version, tokens_BT, inputs)
-        return ForwardResult(outputs, loss, version)
+        return _Graph(crossed, crossing, None if logits is None else token_loss(logits, token_ids[:, 1:]))
 
     def backward(self, microbatch: MicrobatchId, grads: Mapping[str, Tensor] | None) -> BackwardResult:
         """Take the gradient of a pending microbatch (None at the last stage) and accumulate the parameters'."""
         pending = self._pending.pop(microbatch)
+        graph = pending.graph or self._compute(pending.tokens, pending.inputs, pending.leaves)
         wanted = [*pending.leaves.values()]
-        if pending.crossed is not None:
-            wanted.append(pending.crossed)
+        if graph.crossed is not None:
+            wanted.append(graph.crossed)
         upstream = None if grads is None else self.boundary.unpack_grad(grads)
-        ways = [(item, grad) for item, grad in ((pending.crossing, upstream), (pending.loss, None)) if item is not None]
+        ways = [(item, grad) for item, grad in ((graph.crossing, upstream), (graph.loss, None)) if item is not None]
         found = torch.autograd.grad([item for item, _ in ways], wanted, [grad for _, grad in ways])
         num_tokens = pending.tokens[:, 1:].numel()
         torch._foreach_add_(self._grad_views, list(found[: len(pending.leaves)]), alpha=num_tokens)
         self._round_tokens += num_tokens
         self._step_tokens += num_tokens
         sent = None
-        if pending.crossed is not None:
+        if graph.crossed is not None:
             sent = self.boundary.pack_grad(found[-1], dither_seed(self.run, microbatch, self.stage))
         return BackwardResult(sent, pending.version, self.version - pending.version)
 
@@ -243,7 +259,7 @@ class StageEngine:
         return StepResult(self.version, num_tokens, rate, grad_norm)
 
     def forget_pending(self) -> None:
-        """Drop all kept graphs."""
+        """Drop all microbatches in flight."""
         self._pending.clear()
 
     def snapshot(self, heads: Mapping[MicrobatchId, PendingHead]) -> StageState:
