@@ -28,7 +28,8 @@ sys.path.insert(0, str(ROOT))
 HELD_OUT_BATCHES = 16
 BF16_BYTES_PER_CHANNEL = 4  # activation and gradient
 TOKEN_ID_BYTES = 1
-ROUNDS = 16  # of the arm with two replicas
+INNER_STEPS = 8  # per round (H) of the arm with two replicas
+OUTER_MOMENTUM = 0.6  # as in the local preset: 0.9 is too slow for so few rounds (docs/experiments.md)
 
 # Numbers per token, and of how many tokens one has its gradient sent, by width: 63 to 65 times fewer bytes.
 AT_64X = {128: (12, 8), 256: (22, 4), 512: (40, 2)}
@@ -40,9 +41,17 @@ def code(dims: int, grad_stride: int = 1, kind: str = "anchored") -> dict[str, A
     return {"boundary.kind": kind, "boundary.dims": dims, "boundary.grad_stride": grad_stride}
 
 
+def replicas_of(arm: str) -> tuple[str, int]:
+    """An arm's boundary, and the inner steps per round of its two replicas (0: it has one)."""
+    if arm == "two_replicas":
+        return "64x", INNER_STEPS
+    boundary, _, steps = arm.partition("_h")
+    return boundary, int(steps or 0)
+
+
 def arm_settings(arm: str, width: int) -> dict[str, Any]:
     """What an arm changes."""
-    scale = width // 128
+    scale, boundary = width // 128, replicas_of(arm)[0]
     return {
         "plain": {"boundary.kind": "none"},
         "baseline": {"boundary.kind": "none", "boundary.predictor": True},
@@ -52,10 +61,10 @@ def arm_settings(arm: str, width: int) -> dict[str, Any]:
         "128x": code(*AT_128X[width]),
         # Without a guess of its own, a sender learns nothing from a token that has no gradient.
         "resbm_64x": {**code(6 * scale, kind="resbm"), "boundary.grad_levels": 6, "boundary.predictor": True},
-        "two_replicas": code(*AT_64X[width]),
-    }[arm]
+    }[boundary]
 
 
+# Any arm followed by ``_hN``: two replicas of every stage that merge after N inner steps each.
 ARMS = ("plain", "baseline", "b0", "16x", "64x", "128x", "resbm_64x", "two_replicas")
 RATES = {"adamw": 3e-3, "muon": 3e-3}  # best of a sweep of the baseline (docs/experiments.md)
 
@@ -87,6 +96,7 @@ def run_config(job: Job) -> Any:
             "ffn_width": job.width * 11 // 4,
         },
         "stages": {"num_stages": 4, "blocks": [2, 2, 2, 2]},
+        "outer": {"momentum": OUTER_MOMENTUM},
         "data": {"sequences": 16, "corpus_hash": load_corpus("stdlib", 0.05).digest},
         "inner": {
             "optimizer": job.optimizer,
@@ -143,7 +153,8 @@ def train(job: Job) -> float:
     run, corpus = run_config(job), load_corpus("stdlib", 0.05)
     # Without anything that crosses, the stages before the last get no gradient: they need not be run.
     is_alone = job.arm == "b0"
-    num_sets = 2 if job.arm == "two_replicas" else 1
+    inner_steps = replicas_of(job.arm)[1]
+    num_sets = 2 if inner_steps else 1
     sets = [Pipeline(run, 3 if is_alone else 0) for _ in range(num_sets)]
     nothing = (
         sets[0].engines[0].boundary.pack(torch.zeros(run.data.sequences, run.model.seq_len, 0)) if is_alone else None
@@ -152,12 +163,12 @@ def train(job: Job) -> float:
     for pipeline in sets:
         pipeline.begin(states, 0.0, num_sets)
     num_microbatches = job.tokens // run.microbatch_tokens
-    per_round = max(1, num_microbatches // ROUNDS) if num_sets > 1 else num_microbatches
+    per_round = num_sets * inner_steps or num_microbatches
     outer = Outer(run, states) if num_sets > 1 else None
     for number in range(num_microbatches):
         batch = torch.from_numpy(tokens(run, corpus, MicrobatchId(number)))
         sets[number % num_sets].train(number, batch, nothing)
-        if outer is not None and (number + 1) % per_round == 0:
+        if outer is not None and ((number + 1) % per_round == 0 or number + 1 == num_microbatches):
             outer.merge(sets, (number + 1) * run.microbatch_tokens)
     model = full_model(run)
     flats = [engine.params() for engine in sets[0].engines]
