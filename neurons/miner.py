@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,6 +12,7 @@ from typing import NamedTuple
 from urllib.parse import urljoin
 
 import stamina
+import torch
 
 from neurons.base import (
     NOWHERE,
@@ -36,6 +36,7 @@ from subnet.data.batches import tokens
 from subnet.data.corpus import Corpus
 from subnet.errors import ConfigError, OutOfTurn
 from subnet.log import Event, event
+from subnet.model.stages import full_model
 from subnet.net.base import PeerAddress, Request, Response, relay_url
 from subnet.net.follower import LedgerFollower
 from subnet.net.outbound import behind_relay
@@ -45,11 +46,12 @@ from subnet.records import PeerRegistered
 from subnet.replica.lifecycle import Replica
 from subnet.replica.serving import request_caps
 from subnet.replica.site import Site
+from subnet.train.device import CPU, autocast, find_device, make_repeatable, memory_bytes, spent_s
 from subnet.types import Digest, MicrobatchId, Role
 
 # Square products of widths from 256 to 1536 reach 93 to 95 GFLOP/s on one core of the benches' machine, one of 2048 no
-# more; all repetitions of this width take a fifth of a second there.
-GEMM_WIDTH = 1024
+# more; all repetitions of this width take a fifth of a second there. CUDA devices want wider ones (not measured).
+GEMM_WIDTHS = {"cpu": 1024, "cuda": 8192}
 GEMM_REPETITIONS = 8
 PROBE_MICROBATCHES = 2  # timed after one that warms up; enough to rank devices, short enough to start at once
 
@@ -61,44 +63,36 @@ class Speed(NamedTuple):
     peak_flops_per_s: float
 
 
-def measure_tokens_per_s(run: RunConfig, corpus: Corpus) -> float:
-    """Tokens of the whole model, forward and backward, per second of this thread's processor time.
-
-    Processor time, so that the figure is the machine's own and not that of whatever else runs on it now.
-    """
-    import torch
-
-    from subnet.model.stages import full_model
-
-    model, took_s = full_model(run), 0.0
+def measure_tokens_per_s(run: RunConfig, corpus: Corpus, device: torch.device = CPU) -> float:
+    """Tokens of the whole model, forward and backward, per second of the device's work."""
+    model, took_s = full_model(run).to(device), 0.0
     for number in range(PROBE_MICROBATCHES + 1):
-        batch = torch.from_numpy(tokens(run, corpus, MicrobatchId(number)))
-        began_s = time.thread_time()
-        torch.autograd.backward(model.losses(batch))
-        took_s += (time.thread_time() - began_s) if number else 0.0
+        batch = torch.from_numpy(tokens(run, corpus, MicrobatchId(number))).to(device)
+        began_s = spent_s(device)
+        with autocast(device):
+            losses = model.losses(batch)
+        torch.autograd.backward(losses)
+        took_s += (spent_s(device) - began_s) if number else 0.0
     return PROBE_MICROBATCHES * run.microbatch_tokens / took_s
 
 
-def measure_peak_flops_per_s() -> float:
-    """FLOP/s of the fastest of a few square fp32 matrix products, fp32 being what engines compute in.
+def measure_peak_flops_per_s(device: torch.device = CPU) -> float:
+    """FLOP/s of the fastest of a few square matrix products, in the precision that engines compute in.
 
-    The denominator of MFU (algorithms.md section 9, rule 5), in this thread's processor time for the reason above.
+    The denominator of MFU (algorithms.md section 9, rule 5), in seconds of the device's work.
     """
-    import torch
-
-    factor, product = torch.ones(GEMM_WIDTH, GEMM_WIDTH), torch.empty(GEMM_WIDTH, GEMM_WIDTH)
-    fastest_s = float("inf")
+    width, dtype = GEMM_WIDTHS[device.type], torch.float32 if device.type == "cpu" else torch.bfloat16
+    factor = torch.ones(width, width, dtype=dtype, device=device)
+    product, fastest_s = torch.empty_like(factor), float("inf")
     for _ in range(GEMM_REPETITIONS):
-        began_s = time.thread_time()
+        began_s = spent_s(device)
         torch.mm(factor, factor, out=product)
-        fastest_s = min(fastest_s, time.thread_time() - began_s)
-    return 2.0 * GEMM_WIDTH**3 / fastest_s
+        fastest_s = min(fastest_s, spent_s(device) - began_s)
+    return 2.0 * width**3 / fastest_s
 
 
 async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
     """Join the run and serve it until this program is told to stop."""
-    import torch
-
     torch.set_num_threads(1)
     with ThreadPoolExecutor(1, "tensors") as executor:
         async with neuron(config) as me:
@@ -109,8 +103,10 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
             info, run = await fetch_run(me, orchestrator)
             loop = asyncio.get_running_loop()
             corpus = await loop.run_in_executor(executor, open_corpus, run)
-            speed = await loop.run_in_executor(executor, measure_tokens_per_s, run, corpus)
-            peak = await loop.run_in_executor(executor, measure_peak_flops_per_s)
+            device = find_device(run, config.neuron.device)
+            make_repeatable(device)
+            speed = await loop.run_in_executor(executor, measure_tokens_per_s, run, corpus, device)
+            peak = await loop.run_in_executor(executor, measure_peak_flops_per_s, device)
             follower = LedgerFollower(me.peers, orchestrator)
             data_dir = config.neuron.data_dir.expanduser() / run.hash()[:16] / me.signer.hotkey
             site = Site(
@@ -124,6 +120,7 @@ async def mine(config: NeuronConfig, replica_class: type[Replica]) -> None:
                 corpus=corpus,
                 data_dir=data_dir,
                 executor=executor,
+                device=device,
             )
             make = partial(_make, me, site, follower, Speed(speed, peak), replica_class)
             async with (
@@ -147,8 +144,8 @@ def _make(
         url=url,
         tokens_per_s=speed.tokens_per_s,
         peak_flops_per_s=speed.peak_flops_per_s,
-        memory_bytes=total_memory_bytes(),
-        device=me.config.neuron.device,
+        memory_bytes=memory_bytes(site.device, total_memory_bytes()),
+        device=str(site.device),
         corpus_hash=Digest(site.run.data.corpus_hash),
     )
     return replica_class(site, registration, follower)

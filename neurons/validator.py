@@ -92,7 +92,7 @@ async def _register(me: Neuron, run: RunConfig, orchestrator: PeerAddress) -> No
         tokens_per_s=0.0,
         peak_flops_per_s=0.0,
         memory_bytes=total_memory_bytes(),
-        device=me.config.neuron.device,
+        device=run.device,
         corpus_hash=Digest(run.data.corpus_hash),
     )
     is_told = False

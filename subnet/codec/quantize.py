@@ -47,13 +47,13 @@ def pack_digits(digits_BTK: Tensor, base: int) -> Tensor:
     count = digits_per_byte(base)
     padding = -digits_BTK.shape[-1] % count
     padded = torch.nn.functional.pad(digits_BTK.to(torch.int32), (0, padding))
-    places = base ** torch.arange(count, dtype=torch.int32)
+    places = base ** torch.arange(count, dtype=torch.int32, device=digits_BTK.device)
     grouped = padded.view(*padded.shape[:-1], -1, count)
     return (grouped * places).sum(-1).to(torch.uint8)
 
 
 def unpack_digits(packed_BTW: Tensor, base: int, num_digits: int) -> Tensor:
     """int32 digits [B,T,num_digits]. A stranger's byte of any value gives digits in range."""
-    places = base ** torch.arange(digits_per_byte(base), dtype=torch.int32)
+    places = base ** torch.arange(digits_per_byte(base), dtype=torch.int32, device=packed_BTW.device)
     digits = torch.div(packed_BTW.to(torch.int32)[..., None], places, rounding_mode="floor") % base
     return digits.flatten(-2)[..., :num_digits]

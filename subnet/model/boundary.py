@@ -140,7 +140,7 @@ class DigitBoundary:
         code_BT1 = (octaves_BT1 + LARGEST_CODE).clamp_(0, LARGEST_CODE)
         scale_BT1 = _scale(code_BT1)
         share_BTK = grad / torch.where(scale_BT1 > 0, scale_BT1, torch.ones_like(scale_BT1))
-        dither = torch.rand(grad.shape, generator=torch.Generator().manual_seed(seed))
+        dither = torch.rand(grad.shape, generator=torch.Generator().manual_seed(seed)).to(grad.device)
         digits_BTK = torch.floor((share_BTK + 1) * (steps / 2) + dither).clamp_(0, steps)
         return {"digits": pack_digits(digits_BTK, self._grad_levels), "scale": code_BT1.to(torch.uint8)}
 

@@ -72,6 +72,8 @@ def _registration(view: RunView, sender: Hotkey, record: PeerRegistered) -> bool
             f"The run's corpus has the hash {expected[:12]}, yours {record.corpus_hash[:12]}.",
             remedy="Use the same Python version as the run's owner, or the same files.",
         )
+    if record.role is Role.MINER and record.device.partition(":")[0] != view.run.device:
+        raise Forbidden(f"This run computes on {view.run.device}, and audits could not repeat another device's work.")
     if record.role is Role.ORCHESTRATOR:
         raise Forbidden("A run has one orchestrator, its owner.")
     if record.role is Role.MINER and not 0 < record.tokens_per_s <= MAX_TOKENS_PER_S:

@@ -118,7 +118,7 @@ class Replica:
             await self._post("/v1/register", self._registration)
         stage = self.follower.view.peers[hotkey].stage
         assert stage is not None
-        engine = await self._site.compute(lambda: self.engine_class(self._site.run, stage))
+        engine = await self._site.compute(lambda: self.engine_class(self._site.run, stage, self._site.device))
         self._taken = Seat(stage, engine, self.merger_class(self._site, stage, engine.num_parameters))
         event(Event.STARTED, hotkey=hotkey, stage=stage)
 

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+
 from subnet.clock import Clock
 from subnet.config import RunConfig
 from subnet.data.corpus import Corpus
 from subnet.net.base import PeerAddress, Peers
+from subnet.train.device import CPU
 from subnet.types import Hotkey
 
 T = TypeVar("T")
@@ -37,6 +40,7 @@ class Site:
     corpus: Corpus
     data_dir: Path
     executor: Executor  # one thread
+    device: torch.device = CPU  # where its tensors are
     timer: Callable[[], float] = time.perf_counter  # seconds from any start; read in that thread
 
     async def compute(self, work: Callable[[], T]) -> T:

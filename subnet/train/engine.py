@@ -25,6 +25,7 @@ from subnet.config import RunConfig
 from subnet.errors import Diverged
 from subnet.model.boundary import dither_seed, make_boundary
 from subnet.model.stages import StageModule, parameter_layout, token_loss
+from subnet.train.device import CPU, autocast, download, upload
 from subnet.train.optim import InnerOptimizer, Moments, learning_rate_at, stage_inner
 from subnet.train.state import PendingHead, PendingInput, StageState
 from subnet.types import MicrobatchId, StageId
@@ -96,12 +97,12 @@ class _Pending:
 
 
 class StageEngine:
-    """One stage of the model with its inner optimiser."""
+    """One stage of the model with its inner optimiser. What goes in and comes out lies on the CPU."""
 
-    def __init__(self, run: RunConfig, stage: StageId) -> None:
-        self.run, self.stage = run, stage
+    def __init__(self, run: RunConfig, stage: StageId, device: torch.device = CPU) -> None:
+        self.run, self.stage, self.device = run, stage, device
         self.boundary = make_boundary(run)
-        self.module = StageModule(run, stage)
+        self.module = StageModule(run, stage).to(device)
         self.layout = parameter_layout(self.module)
         self.num_parameters = sum(slot.size for slot in self.layout)
         self._parameters = dict(self.module.named_parameters())
@@ -134,9 +135,12 @@ class StageEngine:
         views = self._views(flat)
         return {slot.name: view.detach().requires_grad_() for slot, view in zip(self.layout, views, strict=True)}
 
+    def _on_device(self, flat: Vector) -> Tensor:
+        return torch.from_numpy(np.array(flat, dtype=np.float32)).to(self.device)
+
     def params(self) -> Vector:
         """A copy of the flat parameters."""
-        return self._flat.numpy().copy()
+        return np.array(self._flat.cpu().numpy())
 
     def initial_state(self) -> StageState:
         """The seed's parameters and a fresh optimiser, as every peer computes them."""
@@ -151,9 +155,9 @@ class StageEngine:
         self._pending.clear()
         self._grad.zero_()
         self._optimizer.load(state.moments)
-        self._point(torch.from_numpy(np.array(state.params, dtype=np.float32)))
+        self._point(self._on_device(state.params))
         self.version, self._round_tokens, self._step_tokens = state.version, 0, 0
-        stash = {number: self._aliases(torch.from_numpy(flat.copy())) for number, flat in (state.stash or {}).items()}
+        stash = {number: self._aliases(self._on_device(flat)) for number, flat in (state.stash or {}).items()}
         for item in state.pending:
             leaves = self._leaves if item.head.version == self.version else stash[item.head.version]
             self._forward(item.head.microbatch, item.tokens, item.inputs, leaves, item.head.version)
@@ -195,16 +199,20 @@ class StageEngine:
         own = None if graph.loss is None else graph.loss.item()
         if own is not None and not math.isfinite(own):
             raise Diverged(f"The loss of microbatch {microbatch} is not finite.")
-        outputs = None if graph.crossing is None else self.boundary.pack(graph.crossing)
+        outputs = None if graph.crossing is None else download(self.boundary.pack(graph.crossing))
         num_graphs = sum(item.graph is not None for item in self._pending.values())
         kept = graph if num_graphs < self.max_graphs else None
         self._pending[microbatch] = _Pending(kept, leaves, outputs, version, tokens_BT, inputs)
         return ForwardResult(outputs, own if self.module.is_last else None, version)
 
     def _compute(self, tokens_BT: Tensor, inputs: Mapping[str, Tensor] | None, leaves: Leaves) -> _Graph:
-        token_ids = tokens_BT.to(torch.int64)
-        crossed = None if inputs is None else self.boundary.unpack(inputs).detach().requires_grad_()
-        crossing, logits = functional_call(self.module, leaves, (token_ids[:, :-1], crossed))
+        token_ids = upload({"tokens": tokens_BT}, self.device)["tokens"].to(torch.int64)
+        crossed = None
+        if inputs is not None:
+            crossed = self.boundary.unpack(upload(inputs, self.device)).detach().requires_grad_()
+        with autocast(self.device):
+            crossing, logits = functional_call(self.module, leaves, (token_ids[:, :-1], crossed))
+        crossing = None if crossing is None else crossing.float()
         return _Graph(crossed, crossing, None if logits is None else token_loss(logits, token_ids[:, 1:]))
 
     def backward(self, microbatch: MicrobatchId, grads: Mapping[str, Tensor] | None) -> BackwardResult:
@@ -214,7 +222,7 @@ class StageEngine:
         wanted = [*pending.leaves.values()]
         if graph.crossed is not None:
             wanted.append(graph.crossed)
-        upstream = None if grads is None else self.boundary.unpack_grad(grads)
+        upstream = None if grads is None else self.boundary.unpack_grad(upload(grads, self.device))
         ways = [(item, grad) for item, grad in ((graph.crossing, upstream), (graph.loss, None)) if item is not None]
         found = torch.autograd.grad([item for item, _ in ways], wanted, [grad for _, grad in ways])
         num_tokens = pending.tokens[:, 1:].numel()
@@ -223,7 +231,7 @@ class StageEngine:
         self._step_tokens += num_tokens
         sent = None
         if graph.crossed is not None:
-            sent = self.boundary.pack_grad(found[-1], dither_seed(self.run, microbatch, self.stage))
+            sent = download(self.boundary.pack_grad(found[-1], dither_seed(self.run, microbatch, self.stage)))
         return BackwardResult(sent, pending.version, self.version - pending.version)
 
     def should_step(self) -> bool:
@@ -269,7 +277,9 @@ class StageEngine:
         stash: dict[int, Vector] = {}
         for item in self._pending.values():
             if item.version != self.version and item.version not in stash:
-                stash[item.version] = torch.cat([leaf.detach().flatten() for leaf in item.leaves.values()]).numpy()
+                stash[item.version] = (
+                    torch.cat([leaf.detach().flatten() for leaf in item.leaves.values()]).cpu().numpy()
+                )
         return StageState(
             self.params(), self._optimizer.moments(), self.run.outer.num_shards, self.version, pending, stash or None
         )

@@ -183,7 +183,7 @@ class InnerOptimizer:
             state = self._elementwise.state.get(item)
             first.append((self._momentum[item] if state is None else state["exp_avg"]).flatten())
             second.append((torch.zeros_like(item) if state is None else state["exp_avg_sq"]).flatten())
-        return Moments(torch.cat(first), torch.cat(second), self._num_steps)
+        return Moments(torch.cat(first).cpu(), torch.cat(second).cpu(), self._num_steps)
 
     def load(self, moments: Moments) -> None:
         """Take over a state."""
@@ -194,13 +194,13 @@ class InnerOptimizer:
             extra["mu_product"] = momentum_product(self._inner.beta1, moments.step)
         for item, slot in self._slots:
             place = slice(slot.offset, slot.offset + slot.size)
-            first = moments.first[place].clone().view_as(item)
+            first = moments.first[place].clone().view_as(item).to(item.device)
             if item in self._momentum:
                 self._momentum[item] = first
             elif moments.step:
                 self._elementwise.state[item] = {
                     "step": torch.tensor(float(moments.step)),
                     "exp_avg": first,
-                    "exp_avg_sq": moments.second[place].clone().view_as(item),
+                    "exp_avg_sq": moments.second[place].clone().view_as(item).to(item.device),
                     **{name: tensor.clone() for name, tensor in extra.items()},
                 }

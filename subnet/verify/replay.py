@@ -29,6 +29,7 @@ from subnet.net.messages import ENVELOPE_FIELD, Envelope
 from subnet.records import AuthStamp, Commitment, RoundDocument, decode
 from subnet.swarm import router
 from subnet.train import merge
+from subnet.train.device import find_device
 from subnet.train.engine import StageEngine
 from subnet.train.journal import EntryKind, Frame, JournalEntry
 from subnet.train.optim import Moments
@@ -137,7 +138,7 @@ class _Audit:
         self._run, self._corpus, self._claim = run, corpus, claim
         self._evidence, self._verify_stamp = evidence, verify_stamp
         self._part = claim.commitment.segments[claim.segment]
-        self._engine, self._wire = StageEngine(run, claim.stage), WireFormat(run, claim.stage)
+        self._engine, self._wire = StageEngine(run, claim.stage, find_device(run)), WireFormat(run, claim.stage)
         shares = router.shares(claim.document).get(claim.hotkey, ())
         self._allowed = frozenset(shares if claim.stage == 0 else claim.document.microbatches())
         self._stage_of = {entry.hotkey: entry.stage for entry in claim.document.roster}
