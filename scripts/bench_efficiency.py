@@ -16,13 +16,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 MAX_SPREAD = 0.15
 # As many microbatches in flight as 1F1B needs: the preset keeps one per first-stage replica, for the optimiser's sake.
-SETTINGS = ["--set", "round.in_flight=0"]
+# Microbatches and rounds of a size that a run between homes has: the preset's are a demonstration's, of 512 tokens and
+# a few seconds, and what a message and a round's edge cost would hide what the pipeline costs.
+SETTINGS = {"round.in_flight": 0, "data.sequences": 32, "round.microbatches": 96}
 WARM_UP = 2  # microbatches that are not timed
 
 
@@ -37,7 +40,7 @@ def worker(num_microbatches: int) -> None:
     from subnet.types import MicrobatchId
 
     torch.set_num_threads(1)
-    run = load_run_config("localnet")
+    run = load_run_config("localnet").with_values(**SETTINGS)
     corpus = load_corpus(run.data.source, run.data.held_out_share)
     model = full_model(run)
     optimizer = torch.optim.AdamW(model.parameters(), lr=run.inner.learning_rate)
@@ -71,15 +74,16 @@ def independent(num_processes: int, num_microbatches: int) -> float:
     return sum(speeds)
 
 
-def network(num_stages: int, rounds: int) -> dict[str, float]:
+def network(num_stages: int, rounds: int) -> dict[str, Any]:
     """Figures of a network with one replica per stage."""
     command = [sys.executable, "-m", "neurons.cli", "localnet", "--no-chain", "--validators", "0", "--replicas", "1"]
-    command += ["--stages", str(num_stages), "--rounds", str(rounds), "--json", *SETTINGS]
-    # Two rounds are too few to learn what the summary claims, so its exit code says nothing here.
+    command += ["--stages", str(num_stages), "--rounds", str(rounds), "--json"]
+    command += [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
+    # So few rounds are too few to learn what the summary claims, so its exit code says nothing here.
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     if not done.stdout.strip():
         raise SystemExit(f"the network failed:\n{done.stderr[-2000:]}")
-    summary: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return summary
 
 
@@ -92,11 +96,12 @@ def main() -> None:
     if arguments.worker is not None:
         worker(arguments.worker)
         return
-    cores, rounds = os.cpu_count() or 1, 2 if arguments.quick else 6
-    num_microbatches = 40 if arguments.quick else 120
-    bases, speeds = [independent(cores, num_microbatches)], {}
+    cores, rounds = os.cpu_count() or 1, 1 if arguments.quick else 3
+    num_microbatches = 12 if arguments.quick else 40
+    bases, speeds, used = [independent(cores, num_microbatches)], {}, {}
     for num_stages in (2, 4):
-        speeds[num_stages] = network(num_stages, rounds)["tokens_per_s"]
+        summary = network(num_stages, rounds)
+        speeds[num_stages], used[num_stages] = summary["tokens_per_s"], summary["utilisation"]
         bases.append(independent(cores, num_microbatches))
     ratios = {stages: speeds[stages] / ((bases[place] + bases[place + 1]) / 2) for place, stages in enumerate((2, 4))}
     spread = (max(bases) - min(bases)) / (sum(bases) / len(bases))
@@ -112,6 +117,8 @@ def main() -> None:
         "tokens_per_s_independent": bases,
         "tokens_per_s_two_stages": speeds[2],
         "tokens_per_s_four_stages": speeds[4],
+        "utilisation_two_stages": used[2],
+        "utilisation_four_stages": used[4],
         "cores": cores,
         "spread": spread,
         "valid": spread <= MAX_SPREAD,
