@@ -107,8 +107,9 @@ class Wrapped(nn.Module):
         """What the next rank gets, or logits."""
         # A schedule takes forwards in the order of microbatches, and every rank reads the token ids for itself.
         crossed = None if self.stage.is_first else self._enter(inputs)
-        result: Tensor = self.stage(self.token_ids.pop(0), crossed)
-        return result if self.stage.is_last else self._leave(result)
+        # The guess of an anchored exit is computed as ours is, and not learnt from: its loss is no torch schedule's.
+        result, logits = self.stage(self.token_ids.pop(0), crossed)
+        return logits if self.stage.is_last else self._leave(result)
 
     def _enter(self, received: Tensor) -> Tensor:
         if self.crossing is None:
