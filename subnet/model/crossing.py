@@ -84,9 +84,9 @@ class Exit(nn.Module):
         self.kind, self.dims = run.boundary.kind, run.boundary.dims
         if self.kind in ("anchored", "resbm"):
             self.encode = _linear(run.model.width, self.dims)
+        self.guess = Guess(run) if self.kind == "anchored" else None
         if self.kind == "anchored":
             self.norm = RMSNorm(run.model.width, run.model.norm_eps)
-            self.guess = Guess(run)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
         """What crosses, before it is put into digits. A token's code of ``anchored`` has a mean square of one."""

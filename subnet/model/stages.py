@@ -119,8 +119,9 @@ class StageModule(nn.Module):
         if self.is_last:
             return StageResult(None, self.head(self.norm(hidden_BTD)))
         crossing = self.exit(hidden_BTD)
-        guess = getattr(self.exit, "guess", None)
-        return StageResult(crossing, guess and guess(rounded(self._boundary, crossing), tokens_BT))
+        if self.exit.guess is None:
+            return StageResult(crossing, None)
+        return StageResult(crossing, self.exit.guess(rounded(self._boundary, crossing), tokens_BT))
 
 
 def _own_std(run: RunConfig, name: str) -> float | None:
