@@ -15,6 +15,8 @@ Sources: arXiv:2604.11947 (resbm), arXiv:2606.05484 (anchor by token id), arXiv:
 
 from __future__ import annotations
 
+import warnings
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
@@ -121,5 +123,7 @@ class Entry(nn.Module):
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
-    """A matrix that may have no rows or columns: torch would warn of initialising it."""
-    return skip_init(nn.Linear, inputs, outputs, bias=False)  # type: ignore[no-untyped-call, no-any-return]
+    """A matrix that may have no rows or columns, of which torch warns."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        return skip_init(nn.Linear, inputs, outputs, bias=False)  # type: ignore[no-untyped-call, no-any-return]
