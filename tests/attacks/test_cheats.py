@@ -75,8 +75,9 @@ def test_honest_miners_all_pass_and_all_are_audited_in_their_turn(tmp_path: Path
     ],
 )
 def test_a_cheat_is_named_and_loses_its_pay(tmp_path: Path, corpus: Corpus, kind: str, reason: str) -> None:
-    # A scaled pseudo-gradient shows in the last of two segments only, so an audit finds it every other time.
-    net, entries = play(tmp_path, corpus, kind, rounds=6 if kind == "scaled-pseudo-grad" else 3)
+    # A scaled pseudo-gradient shows in the last of two segments only, and few rounds of noise may by chance be audited
+    # where it did nothing yet: audits of more rounds find both.
+    net, entries = play(tmp_path, corpus, kind, rounds=6 if kind in ("noise", "scaled-pseudo-grad") else 3)
     cheat = net.miners[CHEAT].signer.hotkey
     assert failed(entries) == {cheat: {reason}}
     authors = {item.author for item in fold(entries).verdicts if item.verdict.outcome is Outcome.FAILED}
