@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from subnet.errors import ConfigError, LiquidError
 
@@ -101,5 +102,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return os.EX_CONFIG if is_final else 1
 
 
+def run() -> NoReturn:
+    """``main`` as a process, gone as soon as it returns.
+
+    An interpreter that has torch loaded takes a second of processor time to come apart: several programs that stop
+    together on a busy machine outlast the patience of whoever told them to. By now all is closed and written.
+    """
+    try:
+        code = main()
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            print(end.code, file=sys.stderr)
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run()
