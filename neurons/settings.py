@@ -106,7 +106,7 @@ class MachineSettings(BaseModel):
     """This machine."""
 
     data_dir: Path = Field(Path("~/.liquid"), description="folder of journals, snapshots and the ledger")
-    device: str = Field("auto", description="miner: torch device of the tensors; auto: the run's kind")
+    device: str = Field("auto", description="torch device of the tensors; auto: the run's kind")
 
 
 class SdkVariables(PydanticBaseSettingsSource):

@@ -28,9 +28,9 @@ from subnet.config import RunConfig
 from subnet.errors import ChainError, Forbidden, LedgerCorrupt, Refused, Unavailable
 from subnet.log import Event, event
 from subnet.model.flops import stage_flops_per_token
-from subnet.net.base import PeerAddress
 from subnet.net.follower import LedgerFollower
 from subnet.records import LedgerEntry, PeerRegistered, parse_head
+from subnet.train.device import find_device, make_repeatable, memory_bytes
 from subnet.types import Digest, Hotkey, Role, StageId
 from subnet.verify.auditor import Auditor, AuditSite, BeaconSource
 
@@ -53,9 +53,14 @@ async def validate(config: NeuronConfig) -> None:
             _, run = await fetch_run(me, orchestrator)
             corpus = await asyncio.get_running_loop().run_in_executor(executor, open_corpus, run)
             follower = LedgerFollower(me.peers, orchestrator)
-            site = AuditSite(run, me.signer.hotkey, orchestrator, me.peers, corpus, executor, _beacon(me))
+            device = find_device(run, config.neuron.device)
+            make_repeatable(device)
+            memory = memory_bytes(device, total_memory_bytes())
+            site = AuditSite(
+                run, me.signer.hotkey, orchestrator, me.peers, corpus, executor, _beacon(me), device, memory
+            )
             async with following_chain(me, snapshot, is_validator=True) as feed:
-                await _register(me, run, orchestrator)
+                await _register(me, site)
                 announce(NOT_SERVING)
                 async with asyncio.TaskGroup() as group:
                     background = [group.create_task(follower.run())]
@@ -84,21 +89,21 @@ def _beacon(me: Neuron) -> BeaconSource:
     return block_hash
 
 
-async def _register(me: Neuron, run: RunConfig, orchestrator: PeerAddress) -> None:
+async def _register(me: Neuron, site: AuditSite) -> None:
     registration = PeerRegistered(
-        run_hash=run.hash(),
+        run_hash=site.run.hash(),
         role=Role.VALIDATOR,
         url=NOT_SERVING,
         tokens_per_s=0.0,
         peak_flops_per_s=0.0,
-        memory_bytes=total_memory_bytes(),
-        device=run.device,
-        corpus_hash=Digest(run.data.corpus_hash),
+        memory_bytes=int(site.memory_bytes),
+        device=str(site.device),
+        corpus_hash=Digest(site.run.data.corpus_hash),
     )
     is_told = False
     while True:
         try:
-            await me.peers.request(orchestrator, "POST", "/v1/register", registration.encoded(), timeout_s=10.0)
+            await me.peers.request(site.orchestrator, "POST", "/v1/register", registration.encoded(), timeout_s=10.0)
         except Unavailable:
             await asyncio.sleep(RETRY_S)
         except Forbidden as error:  # no permit (yet): it may come with the next epoch

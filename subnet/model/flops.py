@@ -149,8 +149,9 @@ def depth_that_fits(run: RunConfig, stage: StageId, memory_bytes: float, wanted:
     graph = stage_memory_bytes(run, stage, 1) - stage_memory_bytes(run, stage, 0)
     # One graph is always there: the one that is being computed.
     free = memory_bytes - stage_memory_bytes(run, stage, 1)
-    depth = max(1, min(wanted, 1 + int(free // version)))
-    return depth, max(1, min(depth, 1 + int((free - (depth - 1) * version) // graph)))
+    depth = 1 + int(max(0, min(wanted - 1, free / version)))
+    besides = int(max(0, min(depth - 1, (free - (depth - 1) * version) / graph)))
+    return depth, depth if besides == depth - 1 else besides
 
 
 def largest_shard_bytes(run: RunConfig) -> int:

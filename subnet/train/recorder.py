@@ -124,6 +124,7 @@ class RecordedStage:
     @classmethod
     def recover(cls, engine: StageEngine, folder: Path, document: Digest, plan: StepPlan) -> Self:
         """The round as it was when the process died: last good snapshot, then the journal; ``JournalCorrupt``."""
+        engine.max_graphs = 0  # until somebody says what memory holds: all in flight are forwarded again below
         start, meta = load_state(state_path(folder, 0))
         if meta.get(DOCUMENT) != document:
             raise JournalCorrupt("The folder belongs to another round document.")

@@ -13,10 +13,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+
+import torch
 
 from subnet.config import RunConfig
 from subnet.data.corpus import Corpus
@@ -29,6 +32,7 @@ from subnet.net.follower import LedgerFollower
 from subnet.records import Verdict
 from subnet.swarm.view import RoundView
 from subnet.train.checkpoint import decode_state
+from subnet.train.device import CPU
 from subnet.train.journal import JournalEntry, decode_frames
 from subnet.types import Digest, Hotkey, Outcome, RoundId
 from subnet.verify.challenge import Challenge, challenges
@@ -55,6 +59,8 @@ class AuditSite:
     corpus: Corpus
     executor: Executor  # one thread
     beacon: BeaconSource
+    device: torch.device = CPU  # of the run's kind
+    memory_bytes: float = math.inf  # of the device
 
 
 class Auditor:
@@ -241,6 +247,8 @@ class Auditor:
             self._claim(view, challenge, evidence),
             evidence,
             verify_stamp,
+            self._site.device,
+            self._site.memory_bytes,
         )
         return await asyncio.get_running_loop().run_in_executor(self._site.executor, work)
 

@@ -11,6 +11,7 @@ Source: design.md section 7.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,11 +26,12 @@ from subnet.data.batches import tokens, wire_tokens
 from subnet.data.corpus import Corpus
 from subnet.errors import Diverged, Malformed, Refused
 from subnet.hashing import merkle_root
+from subnet.model.flops import depth_that_fits
 from subnet.net.messages import ENVELOPE_FIELD, Envelope
 from subnet.records import AuthStamp, Commitment, RoundDocument, decode
 from subnet.swarm import router
 from subnet.train import merge
-from subnet.train.device import find_device
+from subnet.train.device import CPU
 from subnet.train.engine import StageEngine
 from subnet.train.journal import EntryKind, Frame, JournalEntry
 from subnet.train.optim import Moments
@@ -106,16 +108,26 @@ class AuditResult:
 
 
 def audit_segment(
-    run: RunConfig, corpus: Corpus, claim: Claim, evidence: Evidence, verify_stamp: StampCheck
+    run: RunConfig,
+    corpus: Corpus,
+    claim: Claim,
+    evidence: Evidence,
+    verify_stamp: StampCheck,
+    device: torch.device = CPU,
+    memory_bytes: float = math.inf,
 ) -> AuditResult:
-    """Audit one segment of a member of a round's closed set."""
+    """Audit one segment of a member of a round's closed set, on a device of the run's kind with so much memory."""
     began_s = time.thread_time()
     error, num_microbatches = UNKNOWN_ERROR, 0
     reason = broken_link(claim.commitment, claim.document, claim.hotkey, claim.optim_roots)
     if not reason and not 0 <= claim.segment < len(claim.commitment.segments):
         reason = SEGMENTS
     if not reason:
-        audit = _Audit(run, corpus, claim, evidence, verify_stamp)
+        engine = StageEngine(run, claim.stage, device)
+        # How much a miner had in flight must not decide how much memory its auditor takes.
+        most = len(claim.document.microbatches())
+        _, engine.max_graphs = depth_that_fits(run, claim.stage, memory_bytes, most)
+        audit = _Audit(engine, corpus, claim, evidence, verify_stamp)
         reason = audit.caught()
         error, num_microbatches = audit.error, audit.num_microbatches
     outcome = Outcome.FAILED if reason else Outcome.PASSED
@@ -133,12 +145,13 @@ class _Audit:
     """One audit in progress. Each check returns why it failed, or ""."""
 
     def __init__(
-        self, run: RunConfig, corpus: Corpus, claim: Claim, evidence: Evidence, verify_stamp: StampCheck
+        self, engine: StageEngine, corpus: Corpus, claim: Claim, evidence: Evidence, verify_stamp: StampCheck
     ) -> None:
+        run = engine.run
         self._run, self._corpus, self._claim = run, corpus, claim
         self._evidence, self._verify_stamp = evidence, verify_stamp
         self._part = claim.commitment.segments[claim.segment]
-        self._engine, self._wire = StageEngine(run, claim.stage, find_device(run)), WireFormat(run, claim.stage)
+        self._engine, self._wire = engine, WireFormat(run, claim.stage)
         shares = router.shares(claim.document).get(claim.hotkey, ())
         self._allowed = frozenset(shares if claim.stage == 0 else claim.document.microbatches())
         self._stage_of = {entry.hotkey: entry.stage for entry in claim.document.roster}

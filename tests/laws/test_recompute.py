@@ -98,6 +98,6 @@ def test_depth_comes_before_graphs(corpus: Corpus) -> None:
     least, version = stage_memory_bytes(run, stage, 1), 4 * stage_parameters(run, stage)
     graph = least - stage_memory_bytes(run, stage, 0)
     assert depth_that_fits(run, stage, 1, 8) == (1, 1)
-    assert depth_that_fits(run, stage, least + 2 * version, 8) == (3, 1)
-    assert depth_that_fits(run, stage, least + 7 * version + 3 * graph, 8) == (8, 4)
+    assert depth_that_fits(run, stage, least + 2 * version, 8) == (3, 0)
+    assert depth_that_fits(run, stage, least + 7 * version + 3 * graph, 8) == (8, 3)
     assert depth_that_fits(run, stage, 1e12, 8) == (8, 8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from neurons.base import Neuron
 from neurons.settings import NeuronConfig
 from neurons.validator import _register
@@ -11,6 +13,8 @@ from subnet.log import Event
 from subnet.net.auth import dev_signer
 from subnet.net.base import PeerAddress, Request, Response
 from subnet.net.memory import MemoryNetwork
+from subnet.train.device import CPU
+from subnet.verify.auditor import AuditSite
 from tests.tiny import text_corpus, tiny_run
 from tests.unit.heard_events import hearing
 
@@ -27,6 +31,9 @@ def test_a_validator_without_a_permit_asks_until_it_has_one() -> None:
             raise Forbidden("This hotkey is not admitted as a validator.")
         return Response(200, b"{}")
 
+    async def no_block(number: int) -> str:
+        raise AssertionError("nothing is audited")
+
     async def nobody(request: Request) -> Response:
         raise AssertionError("validators serve nothing")
 
@@ -35,7 +42,11 @@ def test_a_validator_without_a_permit_asks_until_it_has_one() -> None:
         network.attach(OWNER.hotkey, owner)
         peers = network.attach(VALIDATOR.hotkey, nobody)
         me = Neuron(NeuronConfig(), VALIDATOR, None, peers, WallClock())
-        await _register(me, tiny_run(text_corpus()), PeerAddress(OWNER.hotkey, "memory://owner"))
+        corpus, owner_at = text_corpus(), PeerAddress(OWNER.hotkey, "memory://owner")
+        with ThreadPoolExecutor(1) as executor:
+            await _register(
+                me, AuditSite(tiny_run(corpus), VALIDATOR.hotkey, owner_at, peers, corpus, executor, no_block, CPU, 1.0)
+            )
 
     with hearing() as heard:
         run_virtual(main())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,10 +21,12 @@ from subnet.records import Commitment
 from subnet.swarm.ledger import fold
 from subnet.swarm.view import RunView
 from subnet.train.checkpoint import load_state
+from subnet.train.engine import BackwardResult, StageEngine
 from subnet.train.journal import EntryKind, Frame, Journal, JournalEntry
 from subnet.train.recorder import JOURNAL, state_path
 from subnet.train.wire import WireFormat
-from subnet.types import Digest, Hotkey, Outcome, RoundId, StageId
+from subnet.types import Digest, Hotkey, MicrobatchId, Outcome, RoundId, StageId
+from subnet.verify import replay
 from subnet.verify.continuity import edge_root, merged_optim_root
 from subnet.verify.replay import AuditResult, Claim, Evidence, audit_segment, fresh_optim_root
 from tests.swarm.harness import Net, network
@@ -117,6 +119,28 @@ def test_every_segment_of_an_honest_run_passes_bit_for_bit(world: World) -> None
                 num_segments, num_microbatches = num_segments + 1, num_microbatches + result.num_microbatches
     assert num_segments > 2 * 6
     assert num_microbatches == 2 * 3 * world.run.round.microbatches  # every stage applied every one, in both rounds
+
+
+def test_what_a_miner_had_in_flight_does_not_decide_how_much_memory_its_audit_takes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_kept: list[int] = []
+
+    class Counting(StageEngine):
+        def backward(self, microbatch: MicrobatchId, grads: Mapping[str, torch.Tensor] | None) -> BackwardResult:
+            num_kept.append(sum(item.graph is not None for item in self._pending.values()))
+            return super().backward(microbatch, grads)
+
+    monkeypatch.setattr(replay, "StageEngine", Counting)
+    case, most = world.of_stage(0), []
+    for memory_bytes in (float("inf"), 1.0):
+        num_kept.clear()
+        result = audit_segment(
+            world.run, world.corpus, case.claim, case.evidence, verify_stamp, memory_bytes=memory_bytes
+        )
+        assert result.outcome is Outcome.PASSED
+        most.append(max(num_kept))
+    assert most[0] > most[1] == 1
 
 
 def index_of(case: Case, kind: EntryKind) -> int:
