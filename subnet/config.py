@@ -159,6 +159,7 @@ class RunConfig(Section):
     name: str = Field("localnet", min_length=1, max_length=40, description="name of the run")
     seed: int = Field(1, ge=0, description="seed of parameters, data order and routing")
     device: Literal["cpu", "cuda"] = Field("cpu", description="kind of device that all compute on; audits need one")
+    compiled: bool = Field(False, description="whether torch.compile makes the stages; needs a C++ compiler everywhere")
     model: ModelConfig = ModelConfig()
     stages: StagesConfig = StagesConfig()
     boundary: BoundaryConfig = BoundaryConfig()

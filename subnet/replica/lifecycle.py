@@ -119,6 +119,8 @@ class Replica:
         stage = self.follower.view.peers[hotkey].stage
         assert stage is not None
         engine = await self._site.compute(lambda: self.engine_class(self._site.run, stage, self._site.device))
+        if self._site.run.compiled:
+            await self._site.compute(engine.warm_up)  # half a minute that no round should wait for
         self._taken = Seat(stage, engine, self.merger_class(self._site, stage, engine.num_parameters))
         event(Event.STARTED, hotkey=hotkey, stage=stage)
 

@@ -3,18 +3,20 @@
 A run names the kind of device whose arithmetic its audits repeat bit for bit; an operator may name one of that kind.
 On a CPU all is fp32 and nothing is moved. On CUDA parameters and optimiser are fp32 and forwards run under bf16
 autocast; what goes there passes through pinned memory.
+A run may have its stages compiled: all of its machines, for that changes bits, and each pays for it at its start.
 Not here: the engine. **Untested: everything that concerns CUDA. It was written on a machine without one.**
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from subnet.config import RunConfig
 from subnet.errors import ConfigError
@@ -24,7 +26,16 @@ AUTO = "auto"
 
 
 def find_device(run: RunConfig, wanted: str = AUTO) -> torch.device:
-    """The device to compute on; raises ``ConfigError`` where ``wanted`` is none of the run's kind, or is not there."""
+    """The device to compute on.
+
+    Raises ``ConfigError`` where ``wanted`` is none of the run's kind or is not there, or where what the run compiles
+    cannot be compiled.
+    """
+    if run.compiled and shutil.which(compiler := os.environ.get("CXX", "g++")) is None:
+        raise ConfigError(
+            f"This run compiles its stages, and there is no {compiler} here.",
+            remedy="Install g++, or name another C++ compiler in CXX.",
+        )
     name = run.device if wanted == AUTO else wanted
     try:
         device = torch.device(name)
@@ -49,6 +60,20 @@ def make_repeatable(device: torch.device) -> None:
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+
+
+def compile_stage(run: RunConfig, module: nn.Module) -> None:
+    """Have torch.compile make a stage's forward and backward when it is first called. The same bits every time.
+
+    Where it cannot, calls fail: an operation left to eager mode on one machine only would fail that machine's audits.
+    """
+    import torch._dynamo.config as tracing  # half a second that most programs need not spend
+    import torch._inductor.config as making
+
+    # An auditor has every stage. Beyond torch's own limit (8) calls would fail.
+    tracing.recompile_limit = max(tracing.recompile_limit, 2 * run.stages.num_stages)
+    making.compile_threads = 1  # no helper processes that somebody would have to end
+    module.compile(dynamic=False, fullgraph=True)
 
 
 def memory_bytes(device: torch.device, of_machine: int) -> int:

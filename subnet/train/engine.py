@@ -21,13 +21,15 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from subnet.codec.tensors import DTYPES
 from subnet.config import RunConfig
 from subnet.errors import Diverged
 from subnet.model.boundary import dither_seed, make_boundary
 from subnet.model.stages import StageModule, parameter_layout, token_loss
-from subnet.train.device import CPU, autocast, download, upload
+from subnet.train.device import CPU, autocast, compile_stage, download, upload
 from subnet.train.optim import InnerOptimizer, Moments, learning_rate_at, stage_inner
 from subnet.train.state import PendingHead, PendingInput, StageState
+from subnet.train.wire import WireFormat
 from subnet.types import MicrobatchId, StageId
 
 Vector = npt.NDArray[np.float32]
@@ -103,6 +105,8 @@ class StageEngine:
         self.run, self.stage, self.device = run, stage, device
         self.boundary = make_boundary(run)
         self.module = StageModule(run, stage).to(device)
+        if run.compiled:
+            compile_stage(run, self.module)
         self.layout = parameter_layout(self.module)
         self.num_parameters = sum(slot.size for slot in self.layout)
         self._parameters = dict(self.module.named_parameters())
@@ -146,6 +150,17 @@ class StageEngine:
         """The seed's parameters and a fresh optimiser, as every peer computes them."""
         fresh = torch.cat([item.detach().flatten() for item in StageModule(self.run, self.stage).parameters()])
         return StageState(fresh.numpy(), Moments.zeros(self.num_parameters), self.run.outer.num_shards)
+
+    def warm_up(self) -> None:
+        """Before the first ``begin``: one microbatch of zeros there and back, so that a compiled stage is compiled."""
+        wire, first = WireFormat(self.run, self.stage), MicrobatchId(0)
+        inputs, grads = (
+            {name: torch.zeros(spec.shape, dtype=DTYPES[spec.dtype]) for name, spec in specs.items()}
+            for specs in (wire.forward, wire.backward)
+        )
+        tokens_BT = inputs.pop("tokens")
+        self.forward(first, tokens_BT, inputs or None)
+        self.backward(first, grads or None)
 
     # --- start and restore
 

@@ -40,6 +40,13 @@ def test_a_device_of_another_kind_is_refused(kind: str, wanted: str, reason: str
     assert caught.value.advice
 
 
+def test_a_run_that_compiles_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match="there is no no-such-compiler here") as caught:
+        find_device(tiny_run(text_corpus(), compiled=True))
+    assert "CXX" in caught.value.advice
+
+
 @pytest.mark.skipif(HAS_CUDA, reason="CUDA is there")
 def test_cuda_where_there_is_none_is_told_with_a_remedy() -> None:
     with pytest.raises(ConfigError, match="torch sees 0 devices") as caught:
