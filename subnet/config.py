@@ -103,7 +103,7 @@ class InnerConfig(Section):
     weight_decay: float = Field(0.1, ge=0, description="decoupled decay of matrices")
     clip_norm: float = Field(1.0, ge=0, description="gradient norm of the whole model, shared out to stages; 0: off")
     warmup_tokens: int = Field(32_768, ge=0, description="tokens of the run until the peak learning rate")
-    total_tokens: int = Field(0, ge=0, description="tokens until the end of cosine decay; 0: constant after warm-up")
+    total_tokens: int = Field(0, ge=0, description="tokens until the end of linear decay; 0: constant after warm-up")
     final_share: float = Field(0.1, ge=0, le=1, description="learning rate at the end, as a share of the peak")
 
 

@@ -38,15 +38,17 @@ MOMENTUM_DECAY_BASE = 0.96  # fixed in torch.optim.NAdam
 
 
 def learning_rate_at(inner: InnerConfig, tokens: float) -> float:
-    """Linear warm-up, then constant, or cosine decay to ``final_share`` where ``total_tokens`` is set."""
+    """Linear warm-up, then constant, or linear decay to ``final_share`` where ``total_tokens`` is set.
+
+    Linear to zero beats the usual cosine the more, the fewer tokens there are (arXiv:2502.15938).
+    """
     if tokens < inner.warmup_tokens:
         return inner.learning_rate * max(tokens, 1.0) / inner.warmup_tokens
     if not inner.total_tokens:
         return inner.learning_rate
     span = max(inner.total_tokens - inner.warmup_tokens, 1)
     progress = min((tokens - inner.warmup_tokens) / span, 1.0)
-    share = inner.final_share + (1 - inner.final_share) * 0.5 * (1 + math.cos(math.pi * progress))
-    return inner.learning_rate * share
+    return inner.learning_rate * (1 - (1 - inner.final_share) * progress)
 
 
 def stage_inner(run: RunConfig, stage: StageId) -> InnerConfig:
