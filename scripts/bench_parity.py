@@ -66,7 +66,7 @@ def arm_settings(arm: str, width: int) -> dict[str, Any]:
 
 # Any arm followed by ``_hN``: two replicas of every stage that merge after N inner steps each.
 ARMS = ("plain", "baseline", "b0", "16x", "64x", "128x", "resbm_64x", "two_replicas")
-RATES = {"adamw": 3e-3, "muon": 3e-3}  # best of a sweep of the baseline (docs/experiments.md)
+RATES = {"adamw": 2e-3, "muon": 3e-3}  # best of a sweep of the baseline (docs/experiments.md)
 DECAY = {"adamw": 0.1, "muon": 0.25}
 
 
