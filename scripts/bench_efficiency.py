@@ -24,8 +24,16 @@ sys.path.insert(0, str(ROOT))
 MAX_SPREAD = 0.15
 # As many microbatches in flight as 1F1B needs: the preset keeps one per first-stage replica, for the optimiser's sake.
 # Microbatches and rounds of a size that a run between homes has: the preset's are a demonstration's, of 512 tokens and
-# a few seconds, and what a message and a round's edge cost would hide what the pipeline costs.
-SETTINGS = {"round.in_flight": 0, "data.sequences": 32, "round.microbatches": 96}
+# a few seconds, and what a message and a round's edge cost would hide what the pipeline costs. Optimiser and boundary
+# are what both sides can have at no cost of their own: learned ends work more, the more stages there are.
+SETTINGS = {
+    "round.in_flight": 0,
+    "data.sequences": 32,
+    "round.microbatches": 96,
+    "boundary.kind": "int8",
+    "inner.optimizer": "adamw",
+    "inner.learning_rate": 2e-3,
+}
 WARM_UP = 2  # microbatches that are not timed
 
 

@@ -37,7 +37,7 @@ SMALL, LARGE = bytes(200), bytes(4_000_000)
 CAPS = {"/v1/forward": 2 * len(LARGE)}
 TIMEOUT_S = 30.0
 # As many microbatches in flight as 1F1B needs, so that a longer way is hidden as far as the pipeline can hide it.
-SETTINGS = ["--set", "round.in_flight=0"]
+SETTINGS = ["--set", "round.in_flight=0", "--boundary", "int8"]
 
 
 def network(rounds: int, is_relayed: bool) -> float:

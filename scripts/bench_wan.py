@@ -36,7 +36,7 @@ MAX_LATE_SHARE = 0.10
 MAX_CPU_SHARE = 0.60
 MAX_ROUTER_LATE_MS = 10.0
 GLOO_PORT = 29500
-TIME_LIMIT_S = {True: 600.0, False: 3600.0}
+TIME_LIMIT_S = {True: 1200.0, False: 3600.0}
 ARM_TIMEOUT_S = 900.0
 SCHEDULES = ("gpipe", "1f1b")
 EXIT_CANNOT = 3
@@ -249,12 +249,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--forward-ms", type=float, default=60.0, help="a stage's padded forward")
     parser.add_argument("--backward-ms", type=float, default=120.0, help="a stage's padded backward")
     parser.add_argument("--sequences", type=int, default=2, help="sequences per microbatch")
-    parser.add_argument("--microbatches", type=int, default=0, help="per round and step; 0: 24 quick, 64 otherwise")
+    parser.add_argument("--microbatches", type=int, default=0, help="per round and step; 0: 48 quick, 64 otherwise")
     parser.add_argument("--only-ours", action="store_true", help="leave torch out")
     parser.add_argument("--variant", choices=("both", "plain", "_delay"), default="both", help="which delays to run")
     parser.add_argument("--keep", default="", help="keep the arms' folders here")
     arguments = parser.parse_args()
-    arguments.microbatches = arguments.microbatches or (24 if arguments.quick else 64)
+    arguments.microbatches = arguments.microbatches or (48 if arguments.quick else 64)
     arguments.rounds = 2 if arguments.quick else 3
     arguments.steps = 1 if arguments.quick else 3
     arguments.dense_steps = 1 if arguments.quick else 3
