@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import gc
 import json
 import os
 import select
@@ -276,6 +277,7 @@ def route(devices: list[int]) -> None:
         poll.register(descriptor, select.EPOLLIN)
     with contextlib.suppress(OSError):  # where it is not allowed, the lateness is reported anyhow
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))  # keeps lateness low beside busy programs
+    gc.disable()  # makes no cycles, and a collection would hold packets up
     wait_s = 1.0
     while True:
         for descriptor, _ in poll.poll(wait_s):
