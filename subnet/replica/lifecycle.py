@@ -24,18 +24,17 @@ from subnet.net.follower import LedgerFollower
 from subnet.net.messages import Heartbeat
 from subnet.records import PeerRegistered, Record, ReplicaReady, RoundDocument
 from subnet.replica.courier import Traffic
-from subnet.replica.merging import Merger, Vector
+from subnet.replica.merging import Merger
 from subnet.replica.pipeline import RoundPipeline
 from subnet.replica.serving import Shelf
 from subnet.replica.site import Site
 from subnet.swarm.view import RoundView, RunView
 from subnet.train.checkpoint import load_state, save_state
 from subnet.train.engine import StageEngine
-from subnet.train.merge import params_root
 from subnet.train.plan import step_plan
 from subnet.train.recorder import FinishedRound, RecordedStage
 from subnet.train.state import StageState
-from subnet.types import Digest, MicrobatchId, Phase, RoundId, StageId
+from subnet.types import MicrobatchId, Phase, RoundId, StageId
 
 GOODBYE_S = 1.5  # an orchestrator that stops at the same time must not hold a miner up
 RETRY_S = 0.5  # pause before a request to an orchestrator that is away is made again
@@ -157,7 +156,7 @@ class Replica:
         stage, at = self._seat.stage, view.last_round
         initial = await self._site.compute(self._seat.engine.initial_state)
         state = self._edge or self._load_edge() or initial
-        if state.optim_root() not in {initial.optim_root(), view.committed_optim_root(self._site.hotkey)}:
+        if state.optim_root not in {initial.optim_root, view.committed_optim_root(self._site.hotkey)}:
             state = initial
         try:
             merged = await self._seat.merger.load(view.run_hash, initial.params, view.finals_of(stage))
@@ -173,7 +172,7 @@ class Replica:
         """Announce the state with which this replica is ready for the round after ``at``."""
         assert self._edge is not None
         edge, path = self._edge, self._site.data_dir / EDGE
-        params, optim = await self._site.compute(lambda: (self._root(edge.params), edge.optim_root()))
+        params, optim = await self._site.compute(lambda: (edge.params_root, edge.optim_root))
         await self._site.compute(lambda: save_state(path, edge, {}))
         await self._post(
             "/v1/ready", ReplicaReady(round=at, stage=self._seat.stage, params_root=params, optim_root=optim)
@@ -182,9 +181,6 @@ class Replica:
         await self.follower.until(
             lambda view: hotkey in view.ready or view.last_round != at or view.round is not None, timeout_s=RETRY_S * 10
         )
-
-    def _root(self, params: Vector) -> Digest:
-        return params_root(params, self._site.run.outer.num_shards)
 
     def _load_edge(self) -> StageState | None:
         path = self._site.data_dir / EDGE
@@ -239,7 +235,7 @@ class Replica:
             event(Event.STATE_RESTORED, round=document.round, applied=len(recorded.applied), step=engine.version)
             return recorded
         edge = self._edge
-        if edge is None or self._root(edge.params) != document.params_roots[self._seat.stage]:
+        if edge is None or edge.params_root != document.params_roots[self._seat.stage]:
             return None
         return await self._site.compute(lambda: self.recorded_class.begin(engine, folder, edge, digest, plan))
 

@@ -3,13 +3,15 @@
 The folder of a round holds ``journal.bin`` and ``state-K.safetensors``, the state at the start of segment K. From
 them a killed miner is rebuilt bit for bit, and a validator replays any segment (``subnet.train.redo``).
 Not here: sending anything. Invariants: snapshot + journal replay == uninterrupted state; a result is returned only
-after its entry is written; segments follow one another without a gap.
+after its entry and the state at the round's start are written; segments follow one another without a gap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -22,7 +24,7 @@ from subnet.codec.tensors import pack, tensors_digest
 from subnet.errors import JournalCorrupt, LiquidError
 from subnet.records import AuthStamp, Commitment, RoundDocument, SegmentRoots
 from subnet.train import merge
-from subnet.train.checkpoint import load_state, save_state
+from subnet.train.checkpoint import SnapshotWriter, load_state
 from subnet.train.engine import BackwardResult, ForwardResult, StageEngine, StepPlan, StepResult
 from subnet.train.journal import EntryKind, Journal, JournalEntry
 from subnet.train.redo import replay_frame
@@ -63,10 +65,10 @@ class FinishedRound:
             journal_root=self.journal_root,
             num_entries=self.num_entries,
             segments=self.segments,
-            start_params_root=self.start.params_root(),
-            start_optim_root=self.start.optim_root(),
-            end_params_root=self.end.params_root(),
-            end_optim_root=self.end.optim_root(),
+            start_params_root=self.start.params_root,
+            start_optim_root=self.start.optim_root,
+            end_params_root=self.end.params_root,
+            end_optim_root=self.end.optim_root,
             shard_digests=tuple(merge.shard_digest(shard) for shard in shards),
             shard_norms=tuple(merge.norm(shard) for shard in shards),
             num_tokens=self.num_tokens,
@@ -83,7 +85,7 @@ class Progress:
     applied: list[MicrobatchId] = field(default_factory=list)
     tokens: int = 0
     heads: dict[MicrobatchId, PendingHead] = field(default_factory=dict)
-    edges: list[tuple[int, Digest]] = field(default_factory=list)  # first entry and start root of every segment
+    edges: list[tuple[int, Future[Digest]]] = field(default_factory=list)  # first entry and start root of each segment
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +111,7 @@ class RecordedStage:
         self._document = document
         self._start = start
         self._progress = Progress()
+        self._snapshots = SnapshotWriter()
 
     @classmethod
     def begin(cls, engine: StageEngine, folder: Path, state: StageState, document: Digest, plan: StepPlan) -> Self:
@@ -118,7 +121,7 @@ class RecordedStage:
         for stale in (folder / JOURNAL, *folder.glob("state-*")):
             stale.unlink(missing_ok=True)
         recorded = cls(engine, folder, Journal.open(folder / JOURNAL), document, state)
-        recorded._snapshot()
+        recorded._snapshot(state, 0)
         return recorded
 
     @classmethod
@@ -169,7 +172,9 @@ class RecordedStage:
             if int(meta[FIRST_ENTRY]) > num_entries:
                 break
             state = found
-            self._progress.edges.append((int(meta[FIRST_ENTRY]), found.root()))
+            root: Future[Digest] = Future()
+            root.set_result(found.root)
+            self._progress.edges.append((int(meta[FIRST_ENTRY]), root))
             segment += 1
         return state
 
@@ -280,20 +285,22 @@ class RecordedStage:
         return result
 
     def _write(self, entry: JournalEntry, body: bytes) -> None:
+        if not entry.index:
+            self._snapshots.wait()
         self._journal.append(entry, body)
         progress_note(self._progress, entry)
 
     def _snapshot_if_due(self, num_entries: int) -> None:
         is_due = self.engine.version % self.engine.run.round.snapshot_steps == 0
         if is_due and all(first != num_entries for first, _ in self._progress.edges):
-            self._snapshot(num_entries)
+            self._snapshot(self.engine.snapshot(self._progress.heads), num_entries)
 
-    def _snapshot(self, num_entries: int = 0) -> None:
-        state = self.engine.snapshot(self._progress.heads)
+    def _snapshot(self, state: StageState, num_entries: int) -> None:
         meta = {DOCUMENT: self._document, FIRST_ENTRY: str(num_entries), APPLIED_TOKENS: str(self._progress.tokens)}
-        self._journal.sync()
-        save_state(state_path(self._folder, len(self._progress.edges)), state, meta)
-        self._progress.edges.append((num_entries, state.root()))
+        if num_entries:
+            self._journal.sync()
+        path = state_path(self._folder, len(self._progress.edges))
+        self._progress.edges.append((num_entries, self._snapshots.save(path, state, meta)))
 
     def finish(self) -> FinishedRound:
         """Close the round: step on what is left, drop what is in flight."""
@@ -305,10 +312,10 @@ class RecordedStage:
         self._journal.sync()
         edges, last = self._progress.edges, len(self._journal)
         starts = [edge for edge in edges if edge[0] < last] or edges[:1]
-        ends = [*starts[1:], (last, end.root())]
+        roots = [*(root.result() for _, root in starts), end.root]
         segments = tuple(
-            SegmentRoots(first_entry=start[0], end_entry=stop[0], start_root=start[1], end_root=stop[1])
-            for start, stop in zip(starts, ends, strict=True)
+            SegmentRoots(first_entry=first, end_entry=stop, start_root=roots[place], end_root=roots[place + 1])
+            for place, (first, stop) in enumerate(pairwise([*(first for first, _ in starts), last]))
         )
         return FinishedRound(
             start=self._start,
@@ -322,7 +329,8 @@ class RecordedStage:
         )
 
     def close(self) -> None:
-        """Close the journal's file."""
+        """Write what is begun and close the files."""
+        self._snapshots.close()
         self._journal.close()
 
 

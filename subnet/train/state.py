@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +58,7 @@ class StageState:
     """A stage between two operations, right after an inner step or at a round edge.
 
     ``version`` counts inner steps of the round; ``stash`` holds the parameters of older versions that ``pending``
-    microbatches still need.
+    microbatches still need. Nobody changes a state's arrays in place: its roots are computed once.
     """
 
     params: Vector
@@ -67,10 +68,12 @@ class StageState:
     pending: tuple[PendingInput, ...] = ()
     stash: Mapping[int, Vector] | None = None
 
+    @cached_property
     def params_root(self) -> Digest:
         """Root of the parameters."""
         return params_root(self.params, self.num_shards)
 
+    @cached_property
     def optim_root(self) -> Digest:
         """Root of the inner optimiser's state."""
         first, second = (bytes_root(little_endian(part.numpy())) for part in (self.moments.first, self.moments.second))
@@ -84,9 +87,10 @@ class StageState:
         stash = [[number, params_root(flat, self.num_shards)] for number, flat in sorted((self.stash or {}).items())]
         return digest_of([self.version, pending, stash])
 
+    @cached_property
     def root(self) -> Digest:
         """Root of the whole state."""
-        return digest_of([self.params_root(), self.optim_root(), self.carry_root()])
+        return digest_of([self.params_root, self.optim_root, self.carry_root()])
 
     def with_params(self, params: Vector) -> StageState:
         """This optimiser state with other parameters, at a round edge: nothing in flight, version 0."""

@@ -83,7 +83,7 @@ class Disputes:
                 state, _ = decode_state(body)
             except (Refused, Unavailable):
                 continue
-            if state.params_root() == view.document.params_roots[stage]:
+            if state.params_root == view.document.params_roots[stage]:
                 return state.params[merge.shard_slices(len(state.params), self.run.outer.num_shards)[shard]]
         return None
 

@@ -138,7 +138,7 @@ def audit_segment(
 def fresh_optim_root(run: RunConfig, num_parameters: int) -> Digest:
     """Root of an inner optimiser that has taken no step."""
     nothing = np.zeros(num_parameters, dtype=np.float32)
-    return StageState(nothing, Moments.zeros(num_parameters), run.outer.num_shards).optim_root()
+    return StageState(nothing, Moments.zeros(num_parameters), run.outer.num_shards).optim_root
 
 
 class _Audit:
@@ -199,7 +199,7 @@ class _Audit:
         )
         if not is_sound:
             return STATE_SHAPE
-        return "" if state.root() == root else STATE_ROOT
+        return "" if state.root == root else STATE_ROOT
 
     # --- the work
 
@@ -285,7 +285,7 @@ class _Audit:
         if engine.version > due_version or (not self._claim.is_last and engine.version != due_version):
             return SEGMENTS
         self._end = engine.snapshot(self._progress.heads)
-        return "" if self._end.root() == self._part.end_root else END_ROOT
+        return "" if self._end.root == self._part.end_root else END_ROOT
 
     def _check_end(self) -> str:
         """The last segment: what the replica gave to the merge is what its work amounts to."""

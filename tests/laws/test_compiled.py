@@ -42,7 +42,7 @@ def trained(corpus: Corpus, *, compiled: bool, max_graphs: float = NUM_MICROBATC
 
 
 def root(engine: StageEngine) -> Digest:
-    return engine.snapshot({}).root()
+    return engine.snapshot({}).root
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")

@@ -66,7 +66,7 @@ def operate(recorded: RecordedStage, run: RunConfig, corpus: Corpus, order: list
 
 def same(left: FinishedRound, right: FinishedRound) -> bool:
     return (
-        left.end.root() == right.end.root()
+        left.end.root == right.end.root
         and left.journal_root == right.journal_root
         and left.segments == right.segments
         and left.applied == right.applied

@@ -50,7 +50,7 @@ def played(engine: StageEngine, corpus: Corpus, order: list[int]) -> list[Any]:
         if len(done) % 2 == 0:
             engine.step()
     heads = {number: PendingHead(number, 0, None) for number in engine.pending}
-    return [*made, engine.snapshot(heads).root()]
+    return [*made, engine.snapshot(heads).root]
 
 
 def same(left: Any, right: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from errno import ENOSPC
 from itertools import count
 from pathlib import Path
 
@@ -16,12 +18,13 @@ from subnet.data.batches import tokens, wire_tokens
 from subnet.data.corpus import Corpus
 from subnet.errors import JournalCorrupt
 from subnet.records import RosterEntry, RoundDocument
-from subnet.train import merge
+from subnet.train import checkpoint, merge
 from subnet.train.checkpoint import load_state
 from subnet.train.engine import StageEngine, StepPlan
 from subnet.train.journal import EntryKind, Journal, encode_frames
 from subnet.train.recorder import JOURNAL, RecordedStage, state_path
 from subnet.train.redo import replay_frame
+from subnet.train.state import StageState
 from subnet.train.wire import WireFormat
 from subnet.types import Digest, Hotkey, MicrobatchId, RoundId, StageId
 from tests.tiny import text_corpus, tiny_run
@@ -79,6 +82,21 @@ def test_every_operation_is_in_the_file_before_its_result_leaves(
     assert kinds == [EntryKind.FORWARD, EntryKind.BACKWARD] * 2 + [EntryKind.STEP]
 
 
+def test_nothing_leaves_before_the_state_at_the_start_is_on_disk(
+    run: RunConfig, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, state: StageState, meta: Mapping[str, str]) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_state", full)
+    recorded = begun(run, tmp_path)
+    with pytest.raises(OSError, match="No space"):
+        forward(recorded, corpus, 0)
+    with Journal.open_read_only(tmp_path / JOURNAL) as journal:
+        assert not list(journal.frames())
+    recorded.close()
+
+
 def test_a_round_adds_up(run: RunConfig, corpus: Corpus, tmp_path: Path) -> None:
     recorded = begun(run, tmp_path)
     start = recorded.engine.params()
@@ -93,8 +111,8 @@ def test_a_round_adds_up(run: RunConfig, corpus: Corpus, tmp_path: Path) -> None
     assert np.array_equal(finished.pseudo_grad, start - recorded.engine.params())
     assert [item.first_entry for item in finished.segments[1:]] == [item.end_entry for item in finished.segments[:-1]]
     assert [item.start_root for item in finished.segments[1:]] == [item.end_root for item in finished.segments[:-1]]
-    assert finished.segments[0].start_root == finished.start.root()
-    assert finished.segments[-1].end_root == finished.end.root()
+    assert finished.segments[0].start_root == finished.start.root
+    assert finished.segments[-1].end_root == finished.end.root
     assert finished.segments[-1].end_entry == finished.num_entries
     assert finished.end.pending == ()
 
@@ -174,9 +192,9 @@ def test_many_microbatches_in_flight_survive_a_restart(run: RunConfig, corpus: C
         forward(recorded, corpus, number)
     for number in range(2):
         backward(recorded, number)
-    root = recorded.engine.snapshot({item.head.microbatch: item.head for item in recorded.pending()}).root()
+    root = recorded.engine.snapshot({item.head.microbatch: item.head for item in recorded.pending()}).root
     recorded.close()
-    assert load_state(state_path(tmp_path, 1))[0].root() == root
+    assert load_state(state_path(tmp_path, 1))[0].root == root
     again = RecordedStage.recover(StageEngine(run, StageId(1)), tmp_path, DOCUMENT, plan_of(run))
     assert [item.head.microbatch for item in again.pending()] == list(range(2, 120))
     assert all(item.graph is None for item in again.engine._pending.values())  # memory need not hold so many

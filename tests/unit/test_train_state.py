@@ -14,7 +14,7 @@ from torch import Tensor
 from subnet.codec.tensors import pack
 from subnet.errors import JournalCorrupt, Malformed
 from subnet.hashing import EMPTY_ROOT
-from subnet.train.checkpoint import ROOT, decode_state, encode_state, load_state, save_state
+from subnet.train.checkpoint import ROOT, SnapshotWriter, decode_state, encode_state, load_state, save_state
 from subnet.train.optim import Moments
 from subnet.train.state import HEADS, PENDING, STASH, PendingHead, PendingInput, StageState
 from subnet.types import Hotkey, MicrobatchId
@@ -43,13 +43,13 @@ def test_a_state_comes_back_from_its_file_however_much_is_in_flight(count: int, 
     before = state(count)
     save_state(tmp_path / "s.safetensors", before, {"note": "x"})
     after, meta = load_state(tmp_path / "s.safetensors")
-    assert after.root() == before.root()
+    assert after.root == before.root
     assert after.version == before.version
     assert [item.head for item in after.pending] == [item.head for item in before.pending]
     assert meta["note"] == "x"
     # And again: what was read can be written.
     save_state(tmp_path / "s.safetensors", after, {})
-    assert load_state(tmp_path / "s.safetensors")[0].root() == before.root()
+    assert load_state(tmp_path / "s.safetensors")[0].root == before.root
 
 
 def test_first_stages_microbatches_have_tokens_only() -> None:
@@ -57,12 +57,12 @@ def test_first_stages_microbatches_have_tokens_only() -> None:
     before = replace(before, pending=tuple(replace(item, inputs=None) for item in before.pending))
     after, _ = decode_state(encode_state(before, {}))
     assert [item.inputs for item in after.pending] == [None] * 3
-    assert after.root() == before.root()
+    assert after.root == before.root
 
 
 def test_a_state_with_nothing_in_flight_is_its_parameters_and_its_optimiser() -> None:
     assert state().carry_root() == EMPTY_ROOT
-    assert replace(state(), version=5).root() == state().root()
+    assert replace(state(), version=5).root == state().root
     assert state(1).carry_root() != EMPTY_ROOT
 
 
@@ -88,20 +88,20 @@ def test_the_root_covers_everything() -> None:
         replace(whole, stash={0: whole.params * 3}),
         replace(whole, stash={0: whole.params * 3, 1: whole.params * 3}),
     ]
-    roots = [item.root() for item in tampered]
-    assert whole.root() not in roots
+    roots = [item.root for item in tampered]
+    assert whole.root not in roots
     assert len(set(roots)) == len(roots)
 
 
 def test_a_state_with_other_parameters_keeps_its_optimiser_and_nothing_in_flight() -> None:
     merged = state(2).with_params(np.zeros(SIZE, dtype=np.float32))
     assert (merged.version, merged.pending, merged.stash) == (0, (), None)
-    assert merged.optim_root() == state().optim_root()
+    assert merged.optim_root == state().optim_root
 
 
 def tensors_and_text() -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors, text = state(2).to_tensors()
-    return tensors, {**text, ROOT: state(2).root()}
+    return tensors, {**text, ROOT: state(2).root}
 
 
 HOSTILE_TENSORS: dict[str, Tensor | None] = {
@@ -186,7 +186,29 @@ def test_a_half_written_snapshot_does_not_replace_the_one_before(tmp_path: Path)
     save_state(path, state(), {})
     # What a process leaves that dies while it writes the next one.
     path.with_suffix(".part").write_bytes(encode_state(state(3), {})[:100])
-    assert load_state(path)[0].root() == state().root()
+    assert load_state(path)[0].root == state().root
     save_state(path, state(3), {})
-    assert load_state(path)[0].root() == state(3).root()
+    assert load_state(path)[0].root == state(3).root
     assert [item.name for item in tmp_path.iterdir()] == ["s.safetensors"]
+
+
+def test_a_writer_writes_in_turn_and_ends_with_everything_on_disk(tmp_path: Path) -> None:
+    writer, states = SnapshotWriter(), [state(), state(2), state(1)]
+    roots = [writer.save(tmp_path / f"{place}", item, {"place": f"{place}"}) for place, item in enumerate(states)]
+    assert all(root.done() for root in roots[:-1])  # no more than one state waits
+    writer.close()
+    for place, root in enumerate(roots):
+        found, meta = load_state(tmp_path / f"{place}")
+        assert (found.root, meta["place"]) == (root.result(), f"{place}")
+
+
+def test_a_writer_tells_of_what_it_could_not_write(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    writer = SnapshotWriter()
+    root = writer.save(tmp_path / "file" / "state", state(), {})
+    with pytest.raises(FileExistsError):
+        root.result()
+    with pytest.raises(FileExistsError):
+        writer.save(tmp_path / "next", state(), {})
+    writer.close()
+    assert not (tmp_path / "next").exists()
